@@ -81,7 +81,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["fork", "taken", "f1", "dead"], 4, "branch of this name"),
     (["fork", "taken", "f1", "taken"], 4, "checkpoint of this name"),
     (["fork", "taken", "f1", "f1"], 2, "f1 is given twice"),
-    (["fork", "taken", "f1", "f1/a"], 2, "cannot be combined"),
+    (["fork", "taken", "f1", "f1/a"], 2, "exclude each other"),
     (["fork", "taken", "-n", "0"], 2, ""),
     (["fork", "taken", "-n", "257"], 2, "256"),
     (["fork", "taken", "f1", "-n", "2"], 2, "cannot be combined"),

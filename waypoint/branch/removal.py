@@ -56,8 +56,8 @@ def survey(names: Reader, since: float) -> Survey:
 
 
 def _brought_back(operation: Operation) -> set[str]:
-    """The captures that an undo of the operation would bring back."""
-    if operation.verb == "discard":  # it cannot be taken back
+    """Return the captures that an undo of the operation would restore."""
+    if operation.verb == "discard":  # it cannot be undone
         return set()
     before = {move.before.capture for move in operation.moves.values() if move.before and move.before.capture}
     return before | {aside.capture for aside in operation.aside.values()}

@@ -18,8 +18,8 @@ Lookup = Callable[[str], Ref | None]
 
 
 class Deed(NamedTuple):
-    """A step on a branch's session. For `start` and `restore`: the id of the capture to restore (None: the branch's
-    tip), and the aspect to restore (None: the whole session).
+    """A step of an undo that ends, starts or restores a branch's session. For `start` and `restore`: the id of the
+    capture to restore (None: the branch's tip), and the aspect to restore (None: the whole session).
     """
 
     act: Act
@@ -29,7 +29,7 @@ class Deed(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The steps of an undo: first the deeds, then the moves of `names` (None: remove the name).
+    """The steps of an undo: first the `deeds` on sessions, then the moves of `names` (None: remove the name).
 
     `seen`: what these names stood for when the plan was made. `words`: all steps, as text for people.
     """
@@ -44,10 +44,10 @@ def is_of(operation: Operation, branch: str | None, caller: Caller | None, has_e
     """Whether `undo` on `branch` may choose the operation: it is on this branch and on no other session, or its caller
     worked on this branch.
 
-    `branch` None: whether `undo` by `caller` may choose it. It may if the same user asked for it, without a branch, in
-    the same login or in a login that `has_ended`; if a process of the default branch asked for it; or if it has no
-    caller and is on the default branch. So a user never takes back an operation of another login that still goes on.
-    `caller` None: the daemon itself asks, and may choose every operation.
+    `branch` None: whether `undo` by `caller` may choose it. It may if the same user requested it, without a branch,
+    in the same login or in a login that `has_ended`; if a process of the default branch requested it; or if it has no
+    caller and is on the default branch. So a user never undoes an operation of another login that still exists.
+    `caller` None: the daemon itself undoes, and may choose every operation.
     """
     by = operation.by
     if branch is not None:
@@ -64,8 +64,8 @@ def is_of(operation: Operation, branch: str | None, caller: Caller | None, has_e
 
 
 def is_from_within(names: Reader, operation: Operation, branch: str) -> bool:
-    """Whether processes of the session on `branch` may see the operation and take it back: one of them asked for it, or
-    it is on this branch and on no other session, and has moved only names of this branch.
+    """Whether processes of the session on `branch` may see and undo the operation: one of them requested it, or it is
+    on this branch and on no other session, and has moved only names of this branch.
 
     Operations from a time when another branch had this name do not count.
     """
@@ -84,12 +84,12 @@ def _is_on(operation: Operation, branch: str) -> bool:
 
 
 def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _: "") -> Plan:
-    """The steps that take `operation` back, where names stand for what `ref` says. `by`: for the error, the words that
-    tell which operation has moved a name since. Raises StateConflict if the operation cannot be taken back.
+    """Return the steps that undo `operation`. `ref`: looks up what a name stands for now. `by`: returns, for the error,
+    words that name the operation that has moved a name since. Raises StateConflict if the operation cannot be undone.
 
-    Afterwards all names stand for what they stood for before the operation. Also the branch of a session that the undo
-    ends or replaces: the capture of that session does not become its tip, because the undo of an earlier operation
-    would then find that the branch has moved.
+    Afterwards all names stand for what they stood for before the operation. This includes the branch of a session that
+    the undo ends or replaces: the capture of that session does not become its tip, because the undo of an earlier
+    operation would then find that the branch has moved.
     """
     deeds = [
         _deed(operation, branch, *states)
@@ -153,7 +153,7 @@ def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Ope
 
 
 def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> list[Operation]:
-    """The operations of `since` that the deeds have made. Raises StateConflict if a session has changed twice."""
+    """Return the operations of `since` that the deeds logged. Raises StateConflict if a session has changed twice."""
     left = {deed.branch for deed in steps.deeds}
     branches = frozenset(left)
     parts = []
@@ -168,7 +168,7 @@ def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> lis
 
 
 def losses(steps: Plan, operation: Operation, ref: Lookup, capture: Callable[[str], Capture]) -> list[str]:
-    """The processes that the steps will not bring back, in words. `capture`: looks up a capture by its id."""
+    """Return, in words, the processes that the steps will not restore. `capture`: looks up a capture by its id."""
     lost = []
     for deed in steps.deeds:
         if deed.act != "end" and deed.only is None:

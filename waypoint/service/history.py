@@ -110,10 +110,10 @@ def _iter_operations(
 
 
 async def undo(home: Home, request: UndoRequest) -> UndoFacts:
-    """Take back the requested operation, or the last one of the branch or the caller that was not taken back; with
-    `request.dry_run` only report what that would do. Raises UnknownName, StateConflict.
+    """Undo the requested operation, or else the last operation of the branch or the caller that was not undone. With
+    `request.dry_run` only report what the undo would do. Raises UnknownName, StateConflict.
 
-    Holds the turns of all names and sessions that the operation has moved: no other request moves them meanwhile.
+    Holds the locks of all names and sessions that the operation has moved, so no other request moves them meanwhile.
     """
     while True:
         seen = home.names.last_number()
@@ -122,7 +122,7 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
             _check_rights(home, chosen)
             return UndoFacts(operation=None, undone=_undone(home.names, chosen, _plan(home.names, chosen)))
         async with home.sessions.turn(*chosen.moves, *chosen.sessions):
-            # Others may have logged operations while this request waited for its turns.
+            # Other requests may have logged operations while this request waited for the locks.
             is_chosen = home.names.last_number() == seen
             if is_chosen or (await asyncio.to_thread(_to_undo, home, request)).number == chosen.number:
                 _check_rights(home, chosen)
@@ -130,7 +130,7 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
 
 
 def _check_rights(home: Home, operation: Operation) -> None:
-    """Raise NotAllowed unless the caller may have all that the operation has moved."""
+    """Raise NotAllowed unless the caller may use all names and sessions that the operation has moved."""
     resources, tried = home.sessions.resources, f"take back operation {operation.number} on"
     for name in {*operation.moves, *operation.sessions}:
         rights.check_name(resources, name, tried)
@@ -140,12 +140,12 @@ def _check_rights(home: Home, operation: Operation) -> None:
 
 
 async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFacts:
-    """Take back the operation `number`. The caller holds the turns of all names and sessions that it has moved.
+    """Undo the operation `number`. The caller holds the locks of all names and sessions that it has moved.
 
     `lose_processes`: sessions that the undo replaces or ends may lose their processes.
 
-    Without deeds on sessions, one transaction makes the plan and writes it. Otherwise the deeds follow the plan, and a
-    second transaction checks that names are still as planned, and writes.
+    If the undo changes no session, one transaction makes the plan and writes it. Otherwise the plan's steps on sessions
+    (`deeds`) are carried out next, and a second transaction checks that the names have not moved since, and writes.
     """
     with home.names.change("undo") as change:
         operation = _numbered(change, number)
@@ -203,7 +203,7 @@ def _asked_by(by: Caller | None) -> str:
 
 
 async def _carry_out(home: Home, deed: Deed, loss: LossConsent, ends: asyncio.Barrier) -> list[str]:
-    """Carry out `deed`. Returns, in words, what could not be brought back or was not kept. `ends`: the barrier of all
+    """Carry out `deed`. Returns, in words, what could not be restored or was not kept. `ends`: the barrier of all
     deeds that end a session. No session ends before all are captured: if one cannot be captured, none ends.
     """
     sessions, origin = home.sessions, deed.capture or deed.branch
@@ -253,7 +253,7 @@ def _branch(name: str, ref: Ref, tip: Capture | None, *, is_live: bool) -> Branc
 
 
 def _to_undo(home: Home, request: UndoRequest) -> Operation:
-    """The operation to take back. Raises UnknownName, StateConflict if none is left. May read the whole log: not for
+    """Return the operation to undo. Raises UnknownName, StateConflict if none is left. May read the whole log: not for
     the event loop.
     """
     if request.number is not None:

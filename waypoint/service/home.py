@@ -323,7 +323,7 @@ class HomeUsers(msgspec.Struct):
 
 class _Config(HomeUsers, kw_only=True):
     """The daemon's part of config.json. `pool`: the sizes of a pool file, None: the usual ones. `keep_operations_s`:
-    for how many seconds an operation can be taken back, even after a `gc`. `seccomp`: whether new sessions get a filter
+    for how many seconds an operation can be undone, even after a `gc`. `seccomp`: whether new sessions get a filter
     of system calls.
     """
 

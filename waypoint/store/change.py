@@ -142,14 +142,14 @@ class Change(Reader):
     # --- the operation log
 
     def expire(self, first_kept: int) -> None:
-        """Note that no operation before the one with the number `first_kept` can be taken back any more."""
+        """Note that no operation before the one with the number `first_kept` can be undone any more."""
         self._execute("UPDATE identity SET first_kept = max(first_kept, ?)", (first_kept,))
 
     def undo(self, number: int, parts: Sequence[Operation]) -> None:
-        """Note that this change takes back operation `number`. To be called before this change moves a name.
+        """Note that this change undoes operation `number`. Call this before the change moves a name.
 
         `parts`: the operations that ended, started or restored sessions for this undo. They are marked as parts of it,
-        and their moves are added to its entry, so that all of it can be taken back at once. The `aside` of each has the
+        and their moves are added to its entry, so that all of it can be undone at once. The `aside` of each has the
         captures of all sessions that it has ended or replaced.
         """
         self._undoes, self._parts = number, [part.number for part in parts]
@@ -190,11 +190,11 @@ class Change(Reader):
 
 
 def _marks(log: Reader, undone: int, by: int | None) -> Iterator[tuple[int, int | None]]:
-    """The entries whose state changes when the undo `by` takes back the entry `undone`: the number of each, and the
-    number of the undo by which it is now taken back (None: it is in effect again).
+    """Yield the entries whose state changes when the undo `by` undoes the entry `undone`: the number of each, and the
+    number of the undo by which it is now undone (None: it is in effect again).
 
-    If `undone` is an undo itself, the entry that it took back is in effect again; if that entry is an undo, the entry
-    that it took back is not; and so on.
+    If `undone` is an undo itself, the entry that it undid is in effect again. If that entry is an undo, too, the entry
+    that it undid is not in effect any more; and so on.
     """
     number: int | None = undone
     while number is not None:

@@ -61,7 +61,7 @@ def _to_4(db: sqlite3.Connection) -> None:
 
 def _to_5(db: sqlite3.Connection) -> None:
     """From format 4 to 5. New columns: `standings.removed`, whether a capture's content was removed from the disk;
-    `identity.first_kept`, the number of the first operation that can still be taken back.
+    `identity.first_kept`, the number of the first operation that can still be undone.
     """
     db.execute("ALTER TABLE standings ADD COLUMN removed INTEGER NOT NULL DEFAULT 0")
     db.execute("ALTER TABLE identity ADD COLUMN first_kept INTEGER NOT NULL DEFAULT 0")

@@ -280,10 +280,10 @@ class Reader:
         return [self._operation(*row) for row in rows]
 
     def last_to_undo(self, is_meant: Callable[[Operation], bool]) -> Operation | None:
-        """The newest entry for which `is_meant` is true and that can be taken back; None if there is none.
+        """The newest entry for which `is_meant` is true and that can be undone; None if there is none.
 
-        Left out are entries that were taken back, undos, and parts of undos: taking back an undo would do the operation
-        again. Reads the entries by an index, PIECE at a time, until one is found.
+        Left out are entries that were undone, undos, and parts of undos: undoing an undo would do the operation again.
+        Reads the entries by an index, PIECE at a time, until one is found.
         """
         query = f"{_OPERATIONS} WHERE undone_by IS NULL AND undo IS NULL AND number < ? ORDER BY number DESC LIMIT ?"
         before = self.last_number() + 1
@@ -308,7 +308,7 @@ class Reader:
         return self.last_number() + 1 if first is None else int(first)
 
     def first_kept(self) -> int:
-        """The number of the first entry that can be taken back: a `gc` may have removed captures that earlier ones
+        """The number of the first entry that can be undone: a `gc` may have removed captures that earlier ones
         need.
         """
         ((first,),) = self._execute("SELECT first_kept FROM identity", ()).fetchall()

@@ -1,7 +1,7 @@
 """Checking files with the rights of another user: setfsuid(2), setgroups(2), faccessat2(2).
 
-A path that is checked as a user and then opened as root may lead elsewhere by then. So open the file as the user, and
-check the descriptor.
+A path that is checked as a user and then opened as root may lead to another file by then. So open the file as the user,
+and check the descriptor.
 """
 
 import array

@@ -18,7 +18,7 @@ from waypoint.linux.calls.paths import StrPath
 
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _IN_ROOT = 0x01, 0x02, 0x04, 0x10  # RESOLVE_*
 MISPLACED = errno.EXDEV
-"""The errno for a mount point that was replaced. No call that mounts or opens raises it otherwise."""
+"""The errno for a mount point that was replaced. Calls that mount or open raise it in no other case."""
 
 _MOST_PATH = 1000
 """Characters of a path that is passed to the kernel in one piece: at most four bytes each, 4095 bytes in all."""
@@ -159,7 +159,7 @@ class MountPlace(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[str]:
-        """As `opened_fd`, but the descriptor's name. An OSError in the `with` block with this name gets the real
+        """As `opened_fd`, but yields the descriptor's name. An OSError in the `with` block with this name gets the real
         path.
         """
         with self.opened_fd() as fd:

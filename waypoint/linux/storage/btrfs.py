@@ -134,7 +134,7 @@ def sync_filesystem(path: str) -> None:
 
 
 def wait_until_cleaned(path: str, seconds: float) -> bool:
-    """Wait until the space of all deleted subvolumes is free, at most so many seconds. Returns whether it is.
+    """Wait at most `seconds` until the space of all deleted subvolumes is free. Returns whether it is free.
 
     A deleted subvolume has an orphan item in the tree of roots until its space is free (btrfs-dev-docs, trees.txt).
     Each commit wakes the cleaner.
@@ -158,7 +158,7 @@ def _has_orphaned_roots(fd: int, path: str) -> bool:
 
 
 def balance(path: str, full_percent: int) -> None:
-    """Move the content of all data chunks that are at most so full into others, so that their space becomes free.
+    """Move the content of all data chunks that are at most `full_percent` full into others, which frees their space.
     Raises FileNotFoundError without btrfs-progs, CalledProcessError if it finds no room or is cancelled.
     """
     programs.run("btrfs", "balance", "start", f"-dusage={full_percent}", path)

@@ -44,7 +44,7 @@ def read_own(path: str) -> bytes:
     with open(fd, "rb") as file:
         facts = os.fstat(fd)
         if facts.st_uid not in (0, os.geteuid()) or not stat.S_ISREG(facts.st_mode):
-            raise PermissionError(errno.EPERM, "it is no file of root's", path)
+            raise PermissionError(errno.EPERM, "it is not a regular file of root or of this user", path)
         return file.read()
 
 

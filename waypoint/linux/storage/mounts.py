@@ -165,7 +165,7 @@ def read_mounts(pid: int | str = "self") -> list[MountRecord]:
 
 
 def holding(path: StrPath) -> tuple[MountRecord, str]:
-    """The mount of `path`, and `path` without links."""
+    """Return the mount that `path` is on, and `path` with its links resolved."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         number, whole = descriptors.mount_id(fd), descriptors.path_of(fd)

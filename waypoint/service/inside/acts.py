@@ -99,7 +99,7 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
             next_step = f"agree to that: waypoint undo {number} --lose-processes"
             raise StateConflict("take back", f"operation {number} ({planned.verb})", said, next_step)
     # Shielded: the undo may replace or end the session that asks, and then this request is cancelled. An undo that was
-    # cancelled between its deeds and its record would not be in the log, and the next undo would take back the deeds.
+    # cancelled between its deeds and its record would not be in the log, and the next undo would undo the deeds.
     undoing = history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
     done = await asyncio.shield(asyncio.ensure_future(undoing))
     assert done.operation is not None  # as this was no dry run

@@ -44,7 +44,7 @@ def _find_capture(home: Home, branch: str, name: str) -> Capture:
 
 
 async def operation(home: Home, branch: str, number: int | None) -> Operation:
-    """The operation of `branch` with this number; None: the last one that was not taken back, except starts of sessions
+    """The operation of `branch` with this number; None: the last one that was not undone, except starts of sessions
     on `branch`, whose undo would end the session that asks. Raises UnknownName, StateConflict if none is left.
     """
     if number is not None:
