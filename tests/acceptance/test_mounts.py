@@ -135,7 +135,7 @@ def test_a_restored_session_has_its_changes_of_a_mount_that_is_gone(tmp_path: Pa
             place.rmdir()
             done = home.must("restore", "before", "-b", "gone")
             told = [
-                f"{one} (no longer mounted here: of its files only what the session has changed is there)"
+                f"{one} (no longer mounted here: only the files that the session has changed exist)"
                 for one in (place, below)
             ]
             assert done.stderr.splitlines()[-2:] == [f"degraded: {one}" for one in told]

@@ -17,7 +17,7 @@ from waypoint.service.home import HomeUsers
 from waypoint.setup import trials
 from waypoint.upper.contract import Outlook
 
-WHY = "/ cannot be shown with other owners: Invalid argument"
+WHY = "/ cannot be mounted with other owners (idmapped): Invalid argument"
 UNHELD = "memory: not enforced, the machine has no controller 'memory' for groups"
 LEFT_OUT = ["/mnt/nas (nfs4: not a local file system)", "/boot/efi (vfat: ...)"]
 MIB = 1 << 20

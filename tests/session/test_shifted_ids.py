@@ -264,7 +264,7 @@ def test_a_file_system_that_cannot_be_idmapped_is_reported(shifted: Home, tmp_pa
         base = make_base(place / "of")
         done = shifted.must("shell", "weak", "-d", "--json", "--user", "root", "--base", str(base))
         assert done.json()["ids"] == "host"
-        assert f"{base} cannot be shown with other owners" in done.json()["why_host_ids"]
+        assert f"{base} cannot be mounted with other owners" in done.json()["why_host_ids"]
         assert "without its own user ids" in done.stderr
         shifted.must("checkpoint", "weak-1", "-b", "weak")
         shown = shifted.must("show", "weak").stdout

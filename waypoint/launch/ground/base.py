@@ -28,8 +28,8 @@ LOCAL = frozenset(
     ]
 )
 CASELESS = frozenset(["vfat", "msdos", "exfat", "ntfs3", "hfs", "hfsplus"])
-# Mounts below these folders, and file systems of these types, are never part of the base: the session has its own, or
-# they are interfaces of the kernel.
+# Mounts below these folders and file systems of these types are never part of the base: a session has its own instance
+# of them, or they are interfaces of the kernel.
 _OWN = ("/dev", "/proc", "/sys", "/run")
 _KERNEL = frozenset(
     [
@@ -60,7 +60,7 @@ _KERNEL = frozenset(
 
 _NAME_MAX = 255
 WAITS = "its changes wait)"
-"""The end of a line about changes of the session that it does not see now."""
+"""The end of each line about changes that the session has made and does not see now."""
 
 
 class BasePlan(NamedTuple):
@@ -75,9 +75,9 @@ class BasePlan(NamedTuple):
     homes: list[str] | None = None
 
     def give_way(self, tree: str) -> "BasePlan":
-        """The plan for a session that continues the upper tree at the path `tree`, which may have been made when the
-        host had other mounts: no mount must hide files that the session has made in its place. Files that are hidden
-        nevertheless are reported in `left_out`, with the words `WAITS`. Raises OSError.
+        """Return the plan for a session that continues the upper tree at the path `tree`. The tree may have been made
+        when the host had other mounts, so a mount is left out if it would hide files that the session has made at its
+        mount point. Files that are hidden nevertheless are reported in `left_out`, with the words `WAITS`.
         """
         root, *others = self.overlays
         overlays, left_out = [root], list(self.left_out)
@@ -121,7 +121,7 @@ def plan_base(
     overlays = ["/"]
     outside: list[str] = []
     left_out = [
-        f"{mount.mount_point} ({mount.fstype}: mounted after the daemon started, and not to be had: restart the daemon)"
+        f"{mount.mount_point} ({mount.fstype}: mounted after the daemon started, cannot be copied: restart the daemon)"
         for mount in later
         if _is_of_base(mount, base, hidden)
     ]
@@ -140,7 +140,7 @@ def plan_base(
 
 
 def _is_of_base(mount: MountRecord, base: str, hidden: tuple[str, ...]) -> bool:
-    """Whether users expect `mount` in the session: it is below `base`, and neither Waypoint's nor of the kernel."""
+    """Whether users expect `mount` in the session: it is below `base`, and is no mount of Waypoint or of the kernel."""
     point = mount.mount_point
     if not is_below(point, base) or point == base or any(is_below(point, folder) for folder in hidden):
         return False
@@ -152,7 +152,7 @@ def _why_not(mount: MountRecord, base: str, check: Callable[[MountRecord], str])
     if base != "/":
         return "mounted below the base"
     if mount.fstype in CASELESS:
-        return "overlayfs takes no file system without regard to case"
+        return "overlayfs does not accept case-insensitive file systems"
     if mount.fstype not in LOCAL:
         return "not a local file system"
     if "ro" in mount.options or "ro" in mount.super_options:
@@ -163,13 +163,13 @@ def _why_not(mount: MountRecord, base: str, check: Callable[[MountRecord], str])
 
 
 def visible_mounts(table: Iterable[MountRecord]) -> dict[str, MountRecord]:
-    """The mounts that are not hidden by a later mount at or above their mount point. `table`: in mountinfo's order."""
+    """Return the mounts that no later mount at or above their mount point hides. `table`: in mountinfo's order."""
     reach = _Reach(list(table))
     return {point: mount for point, mount in reach.on_top.items() if not reach.is_covered(mount)}
 
 
 class _Reach:
-    """Finds mounts that are hidden by a later mount above them. `on_top`: the last mount at each mount point."""
+    """Finds mounts that a later mount above them hides. `on_top`: the last mount at each mount point."""
 
     def __init__(self, table: list[MountRecord]) -> None:
         self._by_id = {mount.id: mount for mount in table}

@@ -17,7 +17,7 @@ def note(home: Path, runtime: Path) -> None:
 
 
 def known() -> list[str]:
-    """The system home, and the homes that had a daemon since the last reboot."""
+    """Return the system home and all homes that had a daemon since the last reboot."""
     found = {SYSTEM_HOME}
     for place in Path(RUNTIME).glob(f"*/{_NOTE}"):
         with contextlib.suppress(OSError):  # that home was removed meanwhile
@@ -40,6 +40,6 @@ def shows_one(path: str) -> bool:
 
 
 def _on_disk(path: str) -> tuple[tuple[int, int], str]:
-    """The device of the file system that contains `path`, and the path within it. Raises OSError."""
+    """Return the device of the file system that contains `path`, and the path within it. Raises OSError."""
     mount, whole = mounts.holding(path)
     return mount.device, os.path.normpath(os.path.join(mount.root, os.path.relpath(whole, mount.mount_point)))

@@ -1,10 +1,10 @@
 """Keeping the daemon's mount namespace up to date with the host's mounts.
 
 The daemon's namespace starts as a copy and a slave of the host's. If the host's mounts are shared, as with systemd, the
-kernel propagates later mounts and unmounts. If they are private, this module mounts copies of new mounts, which
-sessions would not see otherwise, and unmounts removed ones, whose devices would stay busy otherwise.
+kernel propagates later mounts and unmounts. If they are private, this module does so: it mounts copies of the host's
+new mounts, so that sessions see them, and unmounts what the host has unmounted, so that the devices are released.
 
-Out of scope: which of the mounts a session sees (base.py).
+Not in this module: which of the mounts a session sees (base.py).
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.storage.mounts import MNT_DETACH, UMOUNT_NOFOLLOW, MountRecord
 from waypoint.linux.tasks import namespaces
 
-_MOST_AT_ONE_PLACE = 16  # stacked mounts on one mount point: each is visible only when the one on top is gone
+_MOST_AT_ONE_PLACE = 16  # mounts stacked on one mount point: each is visible only after the one above it is unmounted
 
 
 class HostMounts:
-    """The host's mounts. `table`: a descriptor of the host's mountinfo; poll(2) reports POLLPRI after a change.
-    `missing`: mounts of the host that could not be copied. `changes`: the number of changes found.
+    """Follows the host's mounts. `table`: a descriptor of the host's mountinfo; poll(2) reports POLLPRI after a change.
+    `missing`: the mounts of the host that could not be copied. `changes`: how often `follow` has found a change.
     """
 
     def __init__(self, namespace: int, hidden: tuple[str, ...]) -> None:
@@ -37,12 +37,12 @@ class HostMounts:
         self.changes = 0
         self.table, root = namespaces.call_within(namespace, _open_table)
         own = os.stat("/")
-        # In a chroot the paths of the two tables have different roots.
+        # In a chroot the two mount tables have different roots, so their paths cannot be compared.
         self._is_same_root = root == (own.st_dev, own.st_ino)
 
     def follow(self) -> None:
-        """Give the caller's mount namespace the present mounts of the host. Blocks: the last unmount of a file system
-        writes it out. Thread-safe. Raises OSError.
+        """Make the mounts of the caller's mount namespace equal to the present mounts of the host. Blocks, because the
+        last unmount of a file system writes its dirty data. Thread-safe. Raises OSError.
         """
         with self._turn:
             present = mounts.read_again(self.table)
@@ -55,7 +55,7 @@ class HostMounts:
             self.changes += 1
 
     def _let_go(self, wanted: dict[str, MountRecord]) -> dict[str, MountRecord]:
-        """Unmount all mounts that are not in `wanted`. Returns the remaining ones by mount point."""
+        """Unmount all mounts that are not in `wanted`. Return the remaining mounts by mount point."""
         own = self._reachable(mounts.read_mounts())
         for _ in range(_MOST_AT_ONE_PLACE):
             gone = [point for point, mount in own.items() if not _is_same(mount, wanted.get(point))]
@@ -69,7 +69,7 @@ class HostMounts:
         return own
 
     def _take_over(self, came: Iterable[MountRecord]) -> list[MountRecord]:
-        """Mount copies of the host's new mounts `came`. Returns those that could not be mounted."""
+        """Mount copies of the host's new mounts `came`. Return the mounts that could not be copied."""
         ordered = sorted(came, key=lambda mount: mount.mount_point)  # parents first
         if not ordered:
             return []
@@ -80,7 +80,7 @@ class HostMounts:
                 continue
             try:
                 mounts.attach(fd, mount.mount_point)
-                mounts.make_slave(mount.mount_point)  # no mount must propagate from here to the host
+                mounts.make_slave(mount.mount_point)  # so that mounts made here do not propagate to the host
             except OSError:  # its mount point is in a missing mount
                 missing.append(mount)
             finally:
@@ -98,8 +98,8 @@ def _open_table() -> tuple[int, tuple[int, int]]:
 
 
 def _clones(of: list[MountRecord]) -> Callable[[], list[int]]:
-    """A function that opens copies of the mounts and returns their descriptors, -1 for a mount that cannot be copied
-    (unbindable, or unmounted meanwhile).
+    """Return a function that opens copies of the mounts `of` and returns their descriptors. The descriptor is -1 for a
+    mount that cannot be copied (it is unbindable or no longer mounted).
     """
 
     def open_all() -> list[int]:
@@ -113,5 +113,5 @@ def _clones(of: list[MountRecord]) -> Callable[[], list[int]]:
 
 
 def _is_same(one: MountRecord, other: MountRecord | None) -> bool:
-    """Whether both mounts show the same folder of the same device. A mounted device keeps its number."""
+    """Whether both mounts show the same folder of the same device. (A mounted device keeps its number.)"""
     return other is not None and (one.device, one.root) == (other.device, other.root)

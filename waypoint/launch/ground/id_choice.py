@@ -1,9 +1,11 @@
-"""Choosing the host's ids for the users of a session: a range that no user of the machine has, so that the session's
-root has no rights outside (user_namespaces(7)); or, where that is not possible, the host's own ids.
+"""Choosing the id map of a session, from the ids in the session to ids of the host (user_namespaces(7)).
 
-All sessions of a home share one range, because the images of processes contain the map, and a fork needs the map of its
-origin. (Files on disk keep the session's own ids, by idmapped mounts.) Sessions are isolated from each other by their
-namespaces, each owned by its own user namespace.
+*Shifted* ids are a range that no user of the machine has, so the session's root has no rights outside the session. If
+shifted ids are not possible, the session has the host's own ids.
+
+All sessions of a home share one range, because CRIU images contain the map, and a fork needs the map of the capture
+from which it was made. (Files on disk keep the ids that they have in the session, because the mounts are idmapped.) The
+sessions are isolated from each other by their namespaces, each owned by its own user namespace.
 """
 
 import contextlib
@@ -29,8 +31,9 @@ _NOTE = "ids"  # file in a home's runtime folder: the first id of its range, for
 
 
 def find_first(home_id: str) -> int:
-    """The first id of a free range of RANGE ids for a new home: not used by users and groups of the machine,
-    /etc/subuid, /etc/subgid or other open homes. The search starts at a place that depends on the home.
+    """Return the first id of a free range of RANGE ids for a new home. A range is free if no user or group of the
+    machine, no entry in /etc/subuid or /etc/subgid, and no other open home uses it. The search starts at a place that
+    depends on the home.
     """
     count = (_BEHIND - _LOWEST) // RANGE
     taken = list(_taken())
@@ -62,11 +65,12 @@ def _taken() -> Iterator[tuple[int, int]]:
 
 
 class IdChoice:
-    """Chooses the ids of a home's new sessions. The methods block."""
+    """Chooses the id maps of a home's new sessions. The methods block."""
 
     def __init__(self, first: int, runtime: Path, scratch: Path) -> None:
-        """`first`: the first id of the home's range; 0: its sessions get the host's ids. `runtime`: the home's runtime
-        folder, which other homes read. `scratch`: gets some empty folders; on a separate file system.
+        """`first`: the first id of the home's range; with 0 its sessions get the host's ids. `runtime`: the home's
+        runtime folder, in which other homes read the range. `scratch`: a folder on a separate file system, in which
+        empty folders are made for test mounts.
         """
         self._first = first
         self._scratch = scratch
@@ -76,40 +80,41 @@ class IdChoice:
             (runtime / _NOTE).write_text(f"{first}\n")
 
     def choose(self, user: User, sources: Sequence[str]) -> tuple[IdMap, str]:
-        """The ids of a session of `user`, and the reason why they are the host's: "" if they are shifted, or if
-        config.json demands the host's. `sources`: the files and folders of the host that the session will see.
+        """Return the id map for a session of `user`, and the reason if it is the host's. The reason is "" if the ids
+        are shifted, or if config.json asks for the host's ids. `sources`: the files and folders of the host that the
+        session will see.
         """
         more = tuple(sorted({one for one in (user.uid, user.gid, *user.groups) if one >= SHIFTED_IDS}))
         if not self._first:
             return HOST_IDS, ""
         ids = IdMap(first=self._first, more=more)
-        if len(ids.lines()) > MAX_MAP_BYTES:  # a map without some of them would reduce the user's rights
+        if len(ids.lines()) > MAX_MAP_BYTES:  # leaving out some of the ids would reduce the user's rights
             said = f"{user.name} and their groups have {len(more)} ids from {SHIFTED_IDS} on"
-            return HOST_IDS, f"{said}, and the kernel takes no map of so many: about 165"
+            return HOST_IDS, f"{said}, and an id map in the kernel can contain only about 165 of them"
         why = self.why_not(sources)
         return (HOST_IDS, why) if why else (ids, "")
 
     def owner_of(self, session: str) -> int:
-        """The host's user who owns the user namespace of a new session. The kernel counts some resources (inotify) for
-        this user, so each session gets its own owner: an id of the home's range that is in no session's map.
+        """Return the host's user who is to own the user namespace of a new session. The kernel counts some resources
+        (inotify) per owner, so each session gets its own owner: an id of the home's range that is in no session's map.
 
-        0, the host's root, if the daemon lacks a capability: only the owner has all capabilities in the namespace, and
-        CRIU needs them. Root owns the namespace of a restored session in any case.
+        Return 0, the host's root, if the daemon lacks a capability: the owner of a user namespace has all capabilities
+        in it, and CRIU, which runs as root, needs them. A restored session's namespace is always owned by root.
         """
         if not self._first or not namespaces.has_all_capabilities():
             return 0
         return self._first + _OWNERS + zlib.crc32(session.encode()) % (_ROUTER - _OWNERS)
 
     def owner_of_router(self) -> int:
-        """The host's user who owns the router of the home and runs its pasta: an id of the home's range that nothing
-        else uses; the user nobody if the home has no range.
+        """Return the host's user who owns the home's router and runs its pasta: an id of the home's range that is used
+        for nothing else, or the user nobody if the home has no range.
         """
         return self._first + _ROUTER if self._first else NOBODY
 
     def why_not(self, sources: Sequence[str]) -> str:
-        """Which of `sources` cannot be idmapped and why; "" if all can, also below overlays."""
+        """Return which of `sources` cannot be idmapped, and why; "" if all can, also as layers of an overlay."""
         if not self._first:
-            return "the home's config.json wants that"
+            return "the home's config.json asks for the host's ids"
         try:
             userns = idmapped.namespace(IdMap(first=self._first).lines())
         except OSError as error:
@@ -123,10 +128,10 @@ class IdChoice:
                 if not self._takes_overlays and os.path.isdir(source):
                     self._mount_overlay(source, userns)
                     self._takes_overlays = True
-        except FileNotFoundError:  # unmounted meanwhile: the start of the session will report it
+        except FileNotFoundError:  # it was unmounted since; the start of the session will report that
             return ""
         except OSError as error:
-            return f"{source} cannot be shown with other owners: {error.strerror or error}"
+            return f"{source} cannot be mounted with other owners (idmapped): {error.strerror or error}"
         return ""
 
     def _mount_overlay(self, source: str, userns: int) -> None:

@@ -1,16 +1,16 @@
-"""The resource limits of a session: their defaults, the cgroup controllers that enforce them, and limits that this
+"""The resource limits of a session: their defaults, the cgroup controllers that enforce them, and the limits that this
 machine cannot enforce.
 
-The controllers of the session's cgroup limit memory, processors and processes. A cgroup2 controller works in the
-session's own group; a controller in a version 1 hierarchy in a group with the same path there, the *twin*, which the
+Cgroup controllers limit memory, processors and the number of processes. A cgroup2 controller works in the session's own
+cgroup. A controller in a version 1 hierarchy works in a cgroup with the same path there, the *twin*, which the
 session's processes enter when they are forked (linux/tasks/clone.py). Entering takes 5 to 17 ms at each start, fork and
-`run`, so a session has a twin only for limits that were asked for. A hierarchy in which another program has put the
-daemon into a group is not used: a subtree has one owner (admin-guide/cgroup-v2.rst, Delegation).
+`run`, so a session has a twin only for limits that the user requested. A version 1 hierarchy is not used if another
+program has put the daemon into a cgroup there, because a subtree has one owner (admin-guide/cgroup-v2.rst, Delegation).
 
-Without a controller for processes, the kernel limits those of each user of the session (RLIMIT_NPROC).
+Without a pids controller, the kernel limits the number of processes of each user of the session (RLIMIT_NPROC).
 
-The home's group limits all sessions together. In a version 1 hierarchy the launcher and so all its children are in that
-group, except for memory.
+The home's cgroup limits all sessions together. In a version 1 hierarchy the launcher, and so all its children, are in
+that cgroup; only the memory controller is not used for this.
 """
 
 import os
@@ -24,17 +24,17 @@ from waypoint.model.verbs import LIMIT_BOUNDS, parse_amount, parse_size
 
 USUAL_PIDS = 4096
 MEMORY_SHARE = 0.75
-"""The default limit of a session's memory, as a share of the machine's."""
+"""The default limit of a session's memory, as a share of the machine's memory."""
 ALL_MEMORY_SHARE, ALL_PIDS_SHARE = 0.9, 0.5
 """The limits of all sessions of a home together, as shares of the machine's memory and processes."""
 SHARED_FILES = 65_536
 """The limit of files in a session's /dev/shm: each takes a kilobyte of kernel memory."""
 DEPTH, GROUPS = 32, 1024
-"""The limits of depth and number of cgroups in a session: more than systemd inside needs."""
+"""The highest depth and number of cgroups in a session: more than a systemd inside the session needs."""
 
-_SHARED_SHARE = 0.5  # of the session's memory, for /dev/shm; the kernel's default is half of the machine's
+_SHARED_SHARE = 0.5  # size of /dev/shm as a share of the session's memory; the kernel takes half of the machine's
 _PERIOD_US = 100_000
-_MOST_PIDS = int(LIMIT_BOUNDS["pids"][1])  # settings of earlier versions may have more, which pids.max refuses
+_MOST_PIDS = int(LIMIT_BOUNDS["pids"][1])  # settings of earlier versions may be higher, which pids.max refuses
 _CONTROLLER_OF = {"memory": "memory", "cpus": "cpu", "pids": "pids"}
 
 
@@ -49,13 +49,13 @@ def checked(asked: SessionLimits) -> SessionLimits:
 
 
 def fill_in(asked: SessionLimits) -> SessionLimits:
-    """`asked` with the defaults in place of None."""
+    """Return `asked` with the defaults in place of None."""
     memory = asked.memory or int(machine.total_memory_bytes() * MEMORY_SHARE)
     return SessionLimits(memory=memory, cpus=asked.cpus, pids=asked.pids or USUAL_PIDS, disk=asked.disk)
 
 
 def of_all() -> SessionLimits:
-    """The limits of all sessions of a home together."""
+    """Return the limits of all sessions of a home together."""
     return SessionLimits(
         memory=int(machine.total_memory_bytes() * ALL_MEMORY_SHARE),
         pids=int(machine.most_processes() * ALL_PIDS_SHARE),
@@ -77,10 +77,12 @@ class Limiter(NamedTuple):
     missing: dict[str, str]
 
     def of_session(self, asked: SessionLimits) -> "Limiter":
-        """The limiter of a session with the limits `asked`."""
+        """Return the limiter of a session with the limits `asked`: without version 1 controllers for limits that were
+        not requested.
+        """
         unasked = {controller for name, controller in _CONTROLLER_OF.items() if getattr(asked, name) is None}
         unused = unasked & self.legacy.keys()
-        why = "as cgroups of version 1, which slow every start, are used only for what is asked for"
+        why = "because cgroups of version 1, which slow every start, are used only for requested limits"
         legacy = {controller: above for controller, above in self.legacy.items() if controller not in unused}
         return Limiter(self.unified, legacy, {**self.missing, **dict.fromkeys(unused, why)})
 
@@ -100,7 +102,7 @@ class Limiter(NamedTuple):
                 cgroups.write(f"{self.legacy[controller]}/{os.path.basename(group)}", old_name, value)
 
     def hold_all(self, group: str) -> None:
-        """Limit all sessions of the home together. `group`: the home's. Raises OSError."""
+        """Limit all sessions of the home together. `group`: the home's cgroup. Raises OSError."""
         legacy = {controller: os.path.dirname(above) for controller, above in self.legacy.items()}
         self._replace(legacy={"pids": legacy["pids"]} if "pids" in legacy else {}).hold(group, of_all())
 
@@ -110,11 +112,11 @@ class Limiter(NamedTuple):
         return [self.legacy["pids"]] if "pids" in self.legacy else []
 
     def most_of_each_user(self, asked: SessionLimits) -> int | None:
-        """The limit of processes of each user of a session, without a controller for processes; else None."""
+        """Return the highest number of processes of each user of a session; None if the pids controller limits all."""
         return fill_in(asked).pids if "pids" in self.missing else None
 
     def unlimited(self, limits: SessionLimits, ids: IdMap) -> list[str]:
-        """As `Bounds.unlimited`, for `limits`."""
+        """Return lines about those of `limits` that the machine does not enforce, or only in part."""
         names = [name for name in _CONTROLLER_OF if getattr(limits, name) is not None]
         return [self._tell(name, ids) for name in names if _CONTROLLER_OF[name] in self.missing]
 
@@ -127,25 +129,25 @@ class Limiter(NamedTuple):
 
 
 NO_LIMITER = Limiter(frozenset(), {}, {})
-"""Makes groups without limits."""
+"""A limiter that makes cgroups without limits."""
 
 
 class Bounds(NamedTuple):
-    """The limits of a session. `no_disk`: lines that say why the limit of its tree is not enforced."""
+    """The limits of a session. `no_disk`: lines that explain why its disk limit is not enforced, or empty."""
 
     limits: SessionLimits
     limiter: Limiter
     no_disk: list[str]
 
     def unlimited(self, ids: IdMap) -> list[str]:
-        """Lines about limits that the machine does not enforce, or only in part; each begins with the limit's name.
-        `ids`: those of the session.
+        """Return lines about limits that the machine does not enforce, or only in part; each begins with the limit's
+        name. `ids`: the id map of the session.
         """
         return [*self.no_disk, *self.limiter.unlimited(self.limits, ids)]
 
 
 def _settings(limits: SessionLimits) -> list[tuple[str, str, str, str]]:
-    """For each limit: the controller, the names of its file in cgroup2 and in version 1, and the value."""
+    """Return for each limit the controller, the names of its file in cgroup2 and in version 1, and the value."""
     found = []
     if limits.memory is not None:
         found.append(("memory", "memory.max", "memory.limit_in_bytes", str(limits.memory)))
@@ -157,8 +159,8 @@ def _settings(limits: SessionLimits) -> list[tuple[str, str, str, str]]:
 
 
 def find_limiter(group: str, unified: list[str]) -> Limiter:
-    """The limiter of the home with the cgroup2 group `group`. `unified`: the controllers delegated to its children.
-    Makes the home's groups in version 1 hierarchies.
+    """Return the limiter of a home, and make the home's cgroups in version 1 hierarchies. `group`: the home's cgroup2
+    group. `unified`: the controllers that are delegated to its children.
     """
     hierarchies = cgroups.find_hierarchies()
     within = group.removeprefix(hierarchies.unified)
@@ -175,7 +177,7 @@ def find_limiter(group: str, unified: list[str]) -> Limiter:
 
 
 def _try_twin(root: str, within: str, controller: str) -> str:
-    """Make the home's group in the version 1 hierarchy mounted at `root`. Returns "", or why it is not possible."""
+    """Make the home's cgroup in the version 1 hierarchy mounted at `root`. Return "", or why this is not possible."""
     own = cgroups.own_group(root, controller).removeprefix(root)
     if own and not f"{within}/".startswith(f"{own}/"):
         return f"Waypoint runs in a group of the controller '{controller}' that another program manages"

@@ -2,7 +2,7 @@
 
 overlayfs refuses case-insensitive file systems (vfat, so /boot/efi and USB sticks; exfat, ntfs3; ext4 and f2fs with
 casefold), automounts and others (kernel fs/overlayfs/util.c, ovl_dentry_weird). A refused mount is left out of the
-session, which could not start otherwise.
+session, because the session could not start with it.
 """
 
 import os
@@ -13,10 +13,10 @@ from waypoint.linux.storage.mounts import MountRecord
 
 
 class LowerCheck:
-    """Called with a mount, returns why it cannot be a lower layer, or "" if it can. Each mount is tried once."""
+    """A callable that returns why a mount cannot be a lower layer, or "" if it can. Each mount is tried once."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: gets two empty folders. The caller must be in the daemon's mount namespace."""
+        """`folder`: where two empty folders are made. The caller must be in the daemon's mount namespace."""
         self._place = folder / "probe"
         self._empty = folder / "probe-empty"
         self._known: dict[MountRecord, str] = {}
@@ -24,7 +24,7 @@ class LowerCheck:
     def __call__(self, mount: MountRecord) -> str:
         if not os.path.isdir(mount.mount_point):
             return "mounted on a file"
-        if mount not in self._known:  # by its whole record: the kernel reuses ids of mounts
+        if mount not in self._known:  # the key is the whole record, because the kernel reuses the ids of mounts
             self._known[mount] = self._try(mount.mount_point)
         return self._known[mount]
 

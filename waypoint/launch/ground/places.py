@@ -25,8 +25,8 @@ SCOPE_S = 5.0  # how long systemd may take to move the daemon into its scope
 class SharedPlaces(NamedTuple):
     """`runtime`: /run/waypoint/<home id>. `merged`: the mount point of a session's root during its start. `sys`: a
     read-only sysfs. `cgroup`: the home's cgroup2 group, the parent of the sessions' groups. `profile_env`: the
-    variables of the workload profiles. `host`: the host's mounts to follow, or None. `filters`: whether new sessions
-    get a filter of system calls.
+    environment variables that the workload profiles set. `host`: the host's mounts to follow, or None. `filters`:
+    whether new sessions get a system call filter.
     """
 
     home: Path
@@ -48,17 +48,17 @@ class SharedPlaces(NamedTuple):
 
     @property
     def dumps(self) -> str:
-        """The parent of the cgroups of dumping CRIUs."""
+        """The cgroup whose children are the cgroups of dumping CRIUs."""
         return f"{self.cgroup}/{_DUMPS}"
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Waypoint's folders, whose mounts no session must see."""
+        """Waypoint's folders. No session may see the mounts below them."""
         return _hidden(self.home, self.runtime)
 
     def follow_host(self) -> int:
-        """Give the daemon the present mounts of the host: to be called before paths of the host are read for a session.
-        Returns the number of changes so far. Blocks. Raises OSError.
+        """Bring the daemon's mounts up to date with the host's. Call it before paths of the host are read for a
+        session. Return how often the host's mounts have changed so far. Blocks. Raises OSError.
         """
         if self.host is None:
             return 0
@@ -72,14 +72,15 @@ def _hidden(home: Path, runtime: Path) -> tuple[str, ...]:
 
 def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mounts: int | None = None) -> SharedPlaces:
     """Make the home's folders and cgroup, and mount the kit and a read-only sysfs in the caller's mount namespace.
-    `first_id`: as for IdChoice. `host_mounts`: a descriptor of the host's mount namespace to follow, or None.
+    `first_id`: the first id of the home's range, or 0 for the host's ids. `host_mounts`: a descriptor of the host's
+    mount namespace to follow, or None.
 
     The mounts vanish with the caller's namespace; `remove_group` removes the cgroup. Raises OSError.
     """
     group, controllers = _make_group(home_id)
     limiter = find_limiter(group, controllers)
     limiter.hold_all(group)
-    # A limit for all sessions together, because a session whose root is the host's may raise its own limit.
+    # This limits all sessions together, because a session whose root is the host's root may raise its own limit.
     cgroups.confine(group, depth=DEPTH + 1)
     places = SharedPlaces(
         home=home,
@@ -99,7 +100,7 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
     for folder in (places.sessions, places.sys):
         folder.mkdir(mode=0o700, exist_ok=True)
     places.merged.mkdir(exist_ok=True)
-    places.merged.chmod(0o711)  # for the root of sessions
+    places.merged.chmod(0o711)  # so that the root of a session, another user of the host, can enter it
     places.kit.mount()
     cgroups.create(places.dumps)
     # A read-only sysfs for every session: through the host's, a session's root could change the kernel, and a user
@@ -123,7 +124,8 @@ def _make_group(home_id: str) -> tuple[str, list[str]]:
 
 
 def _join_scope(root: str, unit: str) -> tuple[str, list[str]]:
-    """Move this process into the systemd scope `unit`, which is started if needed. Returns as `_make_group`.
+    """Move this process into the systemd scope `unit`, which is started if needed. Return the scope's cgroup and the
+    `_CONTROLLERS` delegated to its children.
 
     A scope lives as long as a process in it, so sessions that outlive a daemon keep it. The daemon goes into a child
     group, because a group that delegates controllers to children must not contain processes (cgroups(7)).
@@ -138,8 +140,8 @@ def _join_scope(root: str, unit: str) -> tuple[str, list[str]]:
 
 
 def _wait_in_scope(root: str, unit: str) -> str:
-    """Wait until systemd has moved this process into the scope, some milliseconds after its answer. Returns the scope's
-    group. Raises TimeoutError after SCOPE_S.
+    """Wait until systemd has moved this process into the scope, which happens some milliseconds after its reply. Return
+    the scope's cgroup. Raises TimeoutError after SCOPE_S.
     """
     deadline = time.monotonic() + SCOPE_S
     while not (group := cgroups.own_group(root)).endswith(unit):
@@ -150,7 +152,7 @@ def _wait_in_scope(root: str, unit: str) -> str:
 
 
 def remove_group(group: str) -> None:
-    """Remove the home's group and Waypoint's group above it, unless in use. Systemd removes a scope itself."""
+    """Remove the home's cgroup and Waypoint's cgroup above it, unless in use. systemd removes a scope itself."""
     if group.endswith(".scope"):
         return
     for path in (f"{group}/{_DUMPS}", group, group.rpartition("/")[0]):

@@ -3,15 +3,15 @@
 The kit is on a tmpfs because overlayfs refuses a lower layer inside the file system tree of another lower layer
 (ELOOP), and the home usually is below `/`. The kit contains:
 
-* `dev-...`: device nodes, and an empty folder for masks, bound read-only over `/dev` of every session. The root overlay
-  is `nodev`: nodes elsewhere in the base cannot be opened.
-* a *skeleton* per base and map of ids, the topmost lower layer of the root overlay: an empty `/dev`, `/run`, `/proc`,
+* `dev-...`: device nodes, and an empty folder that covers masked folders. It is bound read-only over `/dev` of every
+  session. The root overlay is `nodev`, so device nodes elsewhere in the base cannot be opened.
+* a *skeleton* per base and id map, the topmost lower layer of the root overlay: an empty `/dev`, `/run`, `/proc`,
   `/sys`; `/.waypoint` with the script of pid 1, setsid and shell hooks; empty folders that hide all homes.
-* `criu-run`: becomes `/run` of CRIU, which caches kernel features only on a tmpfs.
-* `layers`: mount points for idmapped mounts, each in its own mount namespace.
+* `criu-run`: the `/run` of CRIU, which caches kernel features only on a tmpfs.
+* `layers`: mount points for the idmapped layers, which each session's start mounts in its own mount namespace.
 
-The session's shifted ids own the kit's files, because a tmpfs can be idmapped only since Linux 6.3. The folders above
-have mode 0711, so that a session's root can enter them.
+The owners of the kit's files are shifted ids, because a tmpfs can be idmapped only since Linux 6.3. The folders that
+contain them have mode 0711, so that a session's root can enter them.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from waypoint.model.paths import COMMAND_FOLDER, OWN_FOLDER, sha256_hex
 from waypoint.model.records import NOBODY, IdMap
 
 _NODES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
-_PROC = "/proc"  # in the session
+_PROC = "/proc"  # the path in the session
 _LINKS = (
     ("ptmx", "pts/ptmx"),
     ("fd", f"{_PROC}/self/fd"),
@@ -37,11 +37,11 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
-# wrapper.sh, run.sh: captures of earlier versions have them open.
+# Processes in captures of earlier versions have wrapper.sh and run.sh open, so these must stay.
 _SCRIPTS = ("init.sh", "wrapper.sh", "run.sh", "child.sh")
 _COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", "request": "request.sh", COMMAND_FOLDER: "asking.sh"}
-"""The folders with a command `waypoint`, and its script. All but the last are in the PATH of sessions captured by
-earlier versions.
+"""The folders with a command `waypoint`, each with the script that becomes this command. New sessions have only the
+last folder in their PATH; sessions captured by earlier versions have the others.
 """
 _PROGRAMS = ("setsid", *_SCRIPTS, "waypoint")
 _MOST_RESOLVER_BYTES = 1 << 20
@@ -62,18 +62,22 @@ class Kit:
         """Mount the tmpfs and make `criu-run` and `layers` in it. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         mounts.mount("tmpfs", self.folder, "tmpfs", mounts.MS_NOSUID, "mode=0711")
-        os.umask(0o022)  # also for files built later: every user of a session reads them
+        os.umask(0o022)  # stays set for the files that are built later: every user of a session must read them
         for folder in (self.criu_run, self.layers):
             files.make_folder(str(folder), 0o711)
 
     def dev(self, ids: IdMap) -> str:
-        """The host folder that is bound over `/dev` of the sessions with `ids`. Built at first use. Raises OSError."""
+        """Return the host folder that is bound over `/dev` of the sessions with `ids`. It is built at first use. Raises
+        OSError.
+        """
         return str(self._built(f"dev-{ids.first}", ids, _fill_dev))
 
     def skeleton(self, base: str, target: str, ids: IdMap, known: Sequence[str], resolver: str = "") -> str | None:
-        """The skeleton for the overlay at `target` of `base`: a host folder for its topmost lower layer, or None if the
-        overlay needs none. `ids`: the session's. `known`: the homes to hide (homes.py). `resolver`: the address of the
-        name server; "": as on the host. Built at first use. Raises HostLacks if the host has no setsid, OSError.
+        """Return the skeleton for the overlay at `target` of `base`: the host folder that becomes its topmost lower
+        layer, or None if the overlay needs none. It is built at first use.
+
+        `ids`: the id map of the session. `known`: the homes to hide (homes.py). `resolver`: the address of the name
+        server, or "" for that of the base. Raises OSError, and HostLacks if the host has no setsid.
         """
         inside = str(Path(base) / target.lstrip("/"))
         hidden = [home for home in sorted({str(self._home), *known}) if is_below(home, inside)]
@@ -90,13 +94,15 @@ class Kit:
             if resolver:
                 _name_resolver(place, base, target, resolver)
             for home in hidden:
-                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                with contextlib.suppress(FileNotFoundError):  # the home has just been removed
                     _hide(place, inside, Path(home))
 
         return str(self._built(f"skeleton-{name}", ids, fill))
 
     def _built(self, name: str, ids: IdMap, fill: Callable[[Path], None]) -> Path:
-        """The folder `name` of the kit. If it is missing, `fill` fills it, and its content gets the owners by `ids`."""
+        """Return the folder `name` of the kit. If it is missing, make it, call `fill` to fill it, and shift the owners
+        of its content by `ids`.
+        """
         place = self.folder / name
         with self._building:
             if place.exists():
@@ -172,7 +178,7 @@ def _hide(place: Path, inside: str, home: Path) -> None:
 
 
 def _name_resolver(place: Path, base: str, target: str, resolver: str) -> None:
-    """Put a resolv.conf into the skeleton `place` that names `resolver`, whatever the base's is."""
+    """Put a resolv.conf that names the server `resolver` into the skeleton `place`. It hides the base's."""
     folder = place / os.path.relpath("/etc", target)
     with contextlib.suppress(FileNotFoundError):  # a base without /etc
         with open_folder(base) as root, beneath.opened(root, "etc") as etc:
@@ -184,11 +190,11 @@ def _name_resolver(place: Path, base: str, target: str, resolver: str) -> None:
 
 
 def _keep_resolver(place: Path, base: str) -> None:
-    """Copy the file in /run to which the base's /etc/resolv.conf links, since the session's /run is empty."""
+    """If the base's /etc/resolv.conf is a link to a file in /run, copy that file, since the session's /run is empty."""
     try:
         with open_folder(base) as root, beneath.opened(root, "etc") as etc:
             link = os.readlink("resolv.conf", dir_fd=etc)
-    except OSError:  # a file, or none
+    except OSError:  # it is a regular file, or does not exist
         return
     target = os.path.normpath(os.path.join("/etc", link))
     if not target.startswith("/run/"):

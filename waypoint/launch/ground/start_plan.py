@@ -45,7 +45,7 @@ _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ", "WAYPOINT_PROMPT"})
 
 
 def taken_env(env: dict[str, str]) -> dict[str, str]:
-    """The variables of the caller's environment that a session gets. All others may be secrets."""
+    """Return the variables of the caller's environment that a session gets. All others may contain secrets."""
     return {name: value for name, value in env.items() if name in _ENV_TAKEN or name.startswith("LC_")}
 
 
@@ -65,8 +65,8 @@ def parse_bind(text: str) -> Bind:
 
 
 def real_path(path: str, tried: str, on: str) -> str:
-    """The path, which need not exist, without links. Raises UsageProblem with the parts `tried` and `on` if a link
-    cannot be resolved (such as /proc/1/root).
+    """Return `path`, which need not exist, with all links resolved. If a link cannot be resolved (such as
+    /proc/1/root), raise a UsageProblem with the parts `tried` and `on`.
     """
     try:
         return os.path.realpath(path)
@@ -76,24 +76,25 @@ def real_path(path: str, tried: str, on: str) -> str:
 
 
 def check_bind(bind: Bind) -> None:
-    """Raises UsageProblem if the bind's source does not exist (any more)."""
+    """Raise UsageProblem if the bind's source does not exist."""
     if not os.path.exists(bind.source):
         said = "no such file or directory on the host"
         raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "make it, or give other --bind options")
 
 
 def session_env(setting: Setting, branch: str, profile_env: dict[str, str]) -> dict[str, str]:
-    """The environment of a session's program, without the variables of `shell_argv`."""
+    """Return the environment of a session's program, without the variables that `shell_argv` returns."""
     user = setting.user
     env = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell}
     return {**env, "TERM": "xterm-256color", "WAYPOINT_BRANCH": branch, **profile_env, **setting.env}
 
 
 def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
-    """The session's program with its arguments, and its variables besides `session_env`.
+    """Return the argv of the session's program, and the variables that it needs besides `session_env`.
 
-    The program is the requested shell, else the user's login shell. If that is missing, a plain `sh` or no shell, it is
-    the base's bash, else /bin/sh. bash and zsh get Waypoint's hooks. In any other shell `exec` is refused.
+    The program is the requested shell, else the user's login shell. If the login shell is missing, is a plain `sh` or
+    is no shell (nologin), the program is the base's bash, else /bin/sh. bash and zsh get Waypoint's hooks. In any other
+    shell `exec` is refused.
     """
     if setting.command:
         return setting.command, {}
@@ -110,7 +111,7 @@ def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
 
 
 def shell_of(setting: Setting) -> str | None:
-    """The path of the session's shell; None if a command runs in its place."""
+    """Return the path of the session's shell, or None if a command runs in its place."""
     return None if setting.command else shell_argv(setting)[0][0]
 
 
@@ -120,13 +121,13 @@ def has_hooks(shell: str | None) -> bool:
 
 
 def is_plain(shell: str) -> bool:
-    """Whether the program is a plain `sh` or no shell: a session gets it only on request."""
+    """Whether the program is a plain `sh` or no shell. A session gets such a program only if the user requests it."""
     return os.path.basename(shell) in ("nologin", "false", "sync", "sh", "dash")
 
 
 def find_program(roots: Sequence[str], program: str) -> str | None:
-    """The absolute path of `program`, a path or a name, as a session sees it; None if it is in none of `roots`, the
-    folders that contain the session's files. A name is searched for in the session's PATH.
+    """Return the absolute path of `program` as a session sees it; None if no folder in `roots` contains it. `program`:
+    a path, or a name to search for in the session's PATH. `roots`: the folders that contain the session's files.
     """
     places = [program] if "/" in program else [f"{folder}/{program}" for folder in PATH.split(":")]
     found = (path for path in places if path.startswith("/") and any(_is_program(root, path) for root in roots))
@@ -134,7 +135,9 @@ def find_program(roots: Sequence[str], program: str) -> str | None:
 
 
 def _is_program(base: str, path: str) -> bool:
-    """Whether `path` in the folder `base`, which may be an upper, is a program, or a link, which may lead to one."""
+    """Whether `path` in the folder `base` is a program, or a link. A link counts, because `base` may be an upper layer
+    and the link's target in another layer.
+    """
     try:
         with open_folder(base) as root:
             fd = beneath.open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW)
@@ -148,10 +151,10 @@ def _is_program(base: str, path: str) -> bool:
 
 
 def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branch: str) -> None:
-    """Make the folders of a session's overlays in its upper tree `tree`, and a new `/run/waypoint` in the root
-    overlay's. If an earlier session has removed programs of the skeleton, they are visible again.
+    """Make the folders of a session's overlays in its upper tree `tree`, and a new `/run/waypoint` in the folder of the
+    root overlay. If an earlier session has removed programs of the skeleton, make them visible again.
 
-    Raises UsageProblem if the tree's /run is a link, OSError; the folders made so far remain.
+    Raises OSError, and UsageProblem if the tree's /run is a link. The folders made so far then remain.
     """
     for target in plan.overlays:
         upper = Path(layout.upper_of(str(tree), target))
@@ -166,21 +169,21 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
 
 
 def renew_run_folder(root: int, setting: Setting, nonce: str, branch: str) -> None:
-    """Replace `/run/waypoint` in the folder `root` of a session's tree. Raises UsageProblem if the tree's /run is a
-    link or a file, OSError.
+    """Replace `/run/waypoint` in the folder `root` of a session's tree. Raises OSError, and UsageProblem if the tree's
+    /run is a link or a file.
     """
     try:
         _make_run_folder(root, setting.user, {"nonce": f"{nonce}\n", BRANCH_FILE: f"{branch}\n", **_STATES})
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        # An earlier session has made it a link or a file.
+        # An earlier session has replaced /run by a link or a file.
         older = f"'waypoint log {branch}' lists older captures: waypoint shell NEW --from CAPTURE"
         raise UsageProblem("go on from", f"branch {branch}", "its /run is a link or a file", older) from error
 
 
 def _hides_programs(root: int) -> bool:
-    """Whether programs of the skeleton were removed in the tree's folder `root`."""
+    """Whether a session has removed programs of the skeleton, in the folder `root` of its tree."""
     try:
         found = os.stat(OWN_FOLDER, dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
@@ -216,15 +219,15 @@ def _make_run_folder(root: int, user: User, content: dict[str, str]) -> None:
 
 
 def _copy_attributes(source: Path, target: Path) -> None:
-    """Copy owner, mode, extended attributes and times of `source` to the upper folder `target`, whose attributes the
-    session sees: /tmp must stay writable for all.
+    """Copy owner, mode, extended attributes and times of `source` to the upper folder `target`. The session sees the
+    attributes of the upper folder, and for example /tmp must stay writable for all.
     """
     found = source.stat()
     os.chown(target, found.st_uid, found.st_gid)
     target.chmod(stat.S_IMODE(found.st_mode))
     with contextlib.suppress(OSError):  # ENOTSUP: one of the two file systems has no extended attributes
         for name in os.listxattr(source):
-            if not name.startswith("trusted."):  # set by another overlay
+            if not name.startswith("trusted."):  # attributes that another overlay has set
                 os.setxattr(target, name, os.getxattr(source, name))
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
@@ -239,7 +242,7 @@ def plan_overlays(base: str, places: SharedPlaces) -> BasePlan:
 
 
 def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Path) -> tuple[IdMap, str]:
-    """As `IdChoice.choose`, for a new session.
+    """Return the id map for a new session, and the reason if it is the host's ("" if not, or if configured).
 
     Raises UsageProblem if the session would get the host's ids only because a bind cannot be idmapped: a bind must not
     weaken the isolation.
@@ -258,14 +261,16 @@ def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Pat
 
 
 def choose_seccomp(setting: Setting, places: SharedPlaces) -> tuple[Seccomp, str]:
-    """The filter of system calls of a new session, and why there is none; "" if that was configured."""
+    """Return the system call filter of a new session, and the reason if it has none ("" if that was configured)."""
     return refused.seccomp_for(setting.allow) if places.filters else ("none", "")
 
 
 def tell_gone(targets: list[str]) -> list[str]:
-    """Lines for `left_out` of a restored session: overlays at `targets` over mounts that the host no longer has."""
+    """Return lines for `left_out` of a restored session, about overlays at `targets` over mounts that the host no
+    longer has.
+    """
     points = {"/", *(mount.mount_point for mount in mounts.read_mounts())}
-    said = "no longer mounted here: of its files only what the session has changed is there"
+    said = "no longer mounted here: only the files that the session has changed exist"
     return [f"{target} ({said})" for target in targets if target not in points]
 
 
@@ -274,8 +279,8 @@ def _lower(setting: Setting, target: str) -> Path:
 
 
 def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int]) -> StartSpec:
-    """The request to start the session `row`, with a tree from `prepare_tree`, with a new program. `size`: rows and
-    columns of its terminal.
+    """Return the request to start the session `row` with a new program. `tree`: made by `prepare_tree`. `size`: rows
+    and columns of its terminal.
     """
     setting = row.setting
     argv, extra = shell_argv(setting)
@@ -292,8 +297,9 @@ def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, s
 def ground_spec(
     row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int], shm: str = ""
 ) -> StartSpec:
-    """The request without a program and masks, for a restore. `shm`: a host folder that is copied into the session's
-    /dev/shm; "": none. The others: as in `start_spec`.
+    """Return the request for a restore of the session `row`, without a program and masks. `tree`: made by
+    `prepare_tree`. `size`: rows and columns of its terminal. `shm`: a host folder that is copied into the session's
+    /dev/shm, or "".
     """
     setting, ids = row.setting, plan.ids
     binds = [

@@ -1,12 +1,12 @@
 """The numbers, by architecture, of the system calls that are refused in sessions, always or with certain arguments.
 
-From the tables of the kernel: arch/x86/entry/syscalls/, scripts/syscall.tbl, arch/arm/tools/syscall.tbl.
+They are copied from the kernel's tables: arch/x86/entry/syscalls/, scripts/syscall.tbl, arch/arm/tools/syscall.tbl.
 """
 
 X86_64, I386, AARCH64, ARM = "x86_64", "i386", "aarch64", "arm"
 
 AUDIT_NUMBERS = {X86_64: 0xC000003E, I386: 0x40000003, AARCH64: 0xC00000B7, ARM: 0x40000028}
-"""The numbers of architectures in filters (AUDIT_ARCH_..., linux/audit.h)."""
+"""The numbers that identify architectures in filters (AUDIT_ARCH_..., linux/audit.h)."""
 
 ON_MACHINE = {X86_64: (X86_64, I386), AARCH64: (AARCH64, ARM)}
 """The architectures whose programs can run on a machine, by the machine's architecture (uname(2)). x32 is part of
@@ -14,10 +14,12 @@ x86_64: its calls have the same numbers with one more bit.
 """
 
 LAST = 469
-"""The last reviewed call (file_setattr, Linux 6.17). From 424 on a call has the same number on all architectures."""
+"""The newest call that was reviewed for the list (file_setattr, Linux 6.17). From 424 on, a call has the same number on
+all architectures.
+"""
 
 ARM_OWN = range(0xF0000, 0xF0800)
-"""Private calls of arm, for its caches and the thread pointer (__ARM_NR_..., asm/unistd.h)."""
+"""System calls that only arm has, for its caches and the thread pointer (__ARM_NR_..., asm/unistd.h)."""
 
 # Columns: x86_64, i386, aarch64, arm. "-": the architecture has no such call.
 _TABLE = """

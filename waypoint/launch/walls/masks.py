@@ -1,8 +1,8 @@
 """The parts of /proc and /sys that are masked or read-only in a session.
 
-The list is Docker's (moby, oci/defaults.go) with additions. If a session's ids are the host's, the kernel allows access
-to these files for uid 0, whatever its user namespace. And with any ids some files report the activity of others on the
-machine: which keys are pressed (`interrupts`), how much power the processors use (`powercap`).
+The list is Docker's (moby, oci/defaults.go) with additions. There are two reasons. If a session's ids are the host's,
+the kernel allows uid 0 to access these files, even in a user namespace. And with any ids, some of these files show the
+activity of others on the machine: when keys are pressed (`interrupts`), how much power the processors use (`powercap`).
 """
 
 import glob
@@ -31,14 +31,14 @@ _MASKED = (
     "sys/devices/virtual/powercap",
     "sys/firmware",
 )
-_MASKED_OF_EACH = "sys/devices/system/cpu/cpu*/thermal_throttle"
+_MASKED_OF_EACH = "sys/devices/system/cpu/cpu*/thermal_throttle"  # one folder for each processor
 
 
 def readonly() -> list[str]:
-    """The names in PROC_READONLY that this kernel has in /proc."""
+    """Return the names in PROC_READONLY that this kernel has in /proc."""
     return [name for name in PROC_READONLY if os.path.exists(f"/{_PROC}/{name}")]
 
 
 def masked() -> list[str]:
-    """The masked files and folders that this kernel has."""
+    """Return the paths of the masked files and folders that this kernel has."""
     return [*filter(os.path.exists, (f"/{name}" for name in _MASKED)), *sorted(glob.glob(f"/{_MASKED_OF_EACH}"))]

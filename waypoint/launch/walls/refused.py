@@ -1,10 +1,10 @@
-"""The system calls that are refused in a session, and the filter (seccomp) made of this list.
+"""The system calls that are refused in a session, and the seccomp filter made of this list.
 
-Most of these calls need capabilities that no process of a session has. Refused by the filter, they do not even reach
-the kernel code that checks the capabilities and may have bugs. The list resembles Docker's default, with the same
-answers: EPERM; and ENOSYS for clone3, whose flags a filter cannot see, so that libc uses clone instead. Unlike
-Docker's, it lists refused calls, not allowed ones; but calls newer than the list (`LAST`) give ENOSYS, as on an older
-kernel.
+Most of these calls need capabilities that no process of a session has. Because the filter refuses them, they do not
+even reach the kernel code that checks the capabilities, which may have bugs. The list resembles Docker's default, with
+the same errors: EPERM, but ENOSYS for clone3, so that libc uses clone instead (a filter cannot see the flags of
+clone3). Unlike Docker's, the list names the refused calls, not the allowed ones. Calls that are newer than the list
+(`LAST`) fail with ENOSYS, as on an older kernel.
 
 ptrace and calls that require the same right are allowed (strace, gdb).
 """
@@ -21,20 +21,21 @@ _EPERM, _ENOSYS = seccomp.refuse(errno.EPERM), seccomp.refuse(errno.ENOSYS)
 _NO_FAMILY = seccomp.refuse(errno.EAFNOSUPPORT)
 
 _NEW_NAMESPACES = 0x7C020000  # CLONE_NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS
-# Refused for every session: a process in its own cgroup namespace may mount cgroups. The mount starts at the session's
-# cgroup, whose limits the session's root could raise, and in hierarchies without a group of the session at the root of
-# the hierarchy. If the session's ids are the host's, its root could write to all of that.
+# Refused for every session, because a process in its own cgroup namespace may mount cgroups. The mount shows the
+# session's cgroup, whose limits the session's root could raise; in a hierarchy in which the session has no cgroup, it
+# shows the whole hierarchy. If the session's ids are the host's, its root could write to all of that.
 _NEW_CGROUP_NAMESPACE = 0x02000000
-_NEW_TIME_NAMESPACE = 0x80  # for unshare alone: in clone's flags it is part of a signal's number
-# AF_ALG, the kernel's cryptography: CRIU cannot dump such sockets. AF_VSOCK, between a virtual machine and its host: it
-# is not confined to a network namespace.
+_NEW_TIME_NAMESPACE = 0x80  # only for unshare: in the flags of clone this bit is part of the signal number
+# AF_ALG (the kernel's cryptography), because CRIU cannot dump such sockets. AF_VSOCK (between a virtual machine and its
+# host), because network namespaces do not confine it.
 _REFUSED_FAMILIES = (38, 40)
 # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET. For others (TIPC, RDS, CAN, ...) the kernel would load a module for
-# any user. Refused families look like families that this kernel does not have, which programs handle.
+# any user. They fail with the error for a family that the kernel does not have, which programs can handle.
 _FAMILIES = (1, 2, 10, 16, 17)
 _SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR = 1, 8
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-# ADDR_NO_RANDOMIZE (gdb, setarch -R), UNAME26, PER_LINUX32. Others make mappings executable or map the first page.
+# The allowed personalities: ADDR_NO_RANDOMIZE (gdb, setarch -R), UNAME26, PER_LINUX32. Others make mappings executable
+# or map the first page.
 _PERSONALITIES = 0x0040000 | 0x0020000 | 0x0008
 _ASK_PERSONALITY = 0xFFFFFFFF
 
@@ -62,8 +63,8 @@ _IN_PART: dict[str, Instructions] = {
     ),
     "socket": _OF_FAMILIES,
     "socketpair": _OF_FAMILIES,
-    # A filter cannot see the family, which socketcall has in memory, so socketcall makes no sockets. Since Linux 4.3
-    # programs can use socket(2).
+    # A filter cannot see the family, which socketcall reads from memory, so sockets cannot be made by socketcall.
+    # Programs can use socket(2) instead, on i386 since Linux 4.3.
     "socketcall": if_one_of(0, (_SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR), _EPERM),
     "unshare": if_any_bit(0, _NEW_CGROUP_NAMESPACE, _EPERM),
 }
@@ -75,7 +76,9 @@ _NAMESPACES_IN_PART: dict[str, Instructions] = {
 
 
 def seccomp_for(allow: list[Allowance]) -> tuple[Seccomp, str]:
-    """The filter of a new session with `--allow`. If there is none: the reason, else ""."""
+    """Return the kind of filter for a new session, and the reason if it can have none, else "". `allow`: the values of
+    `--allow`.
+    """
     why = seccomp.why_not()
     if why:
         return "none", why
@@ -89,14 +92,14 @@ def put_up(kind: Seccomp) -> None:
 
 
 def prepare() -> None:
-    """Make all filters now, once for all forked processes."""
+    """Assemble all filters now, so that the forked processes find them in the cache."""
     filter_program("default")
     filter_program("userns")
 
 
 @functools.cache
 def filter_program(kind: Seccomp, machine: str = libc.MACHINE) -> bytes:
-    """The program of the filter `kind` for a machine of the architecture `machine`."""
+    """Return the BPF program of the filter `kind` for a machine of the architecture `machine`."""
     verdicts = {**dict.fromkeys(_ALWAYS.split(), _EPERM), **_IN_PART}
     if kind != "userns":
         verdicts |= {**dict.fromkeys(_OF_NAMESPACES.split(), _EPERM), **_NAMESPACES_IN_PART}
@@ -107,7 +110,7 @@ def filter_program(kind: Seccomp, machine: str = libc.MACHINE) -> bytes:
 
 
 def _by_number(architecture: str, verdicts: dict[str, Instructions]) -> dict[int, Instructions]:
-    """The verdicts on ranges of the architecture's calls, by the first number of each range."""
+    """Return the verdict on each range of the architecture's system call numbers, by the first number of the range."""
     numbers = NUMBERS[architecture]
     refused = {numbers[name]: verdict for name, verdict in verdicts.items() if name in numbers}
     others = {number + 1: ALLOW for number in refused}
@@ -118,7 +121,7 @@ def _by_number(architecture: str, verdicts: dict[str, Instructions]) -> dict[int
 
 
 def _merged(starts: dict[int, Instructions]) -> dict[int, Instructions]:
-    """`starts` with adjacent ranges of the same verdict merged."""
+    """Return `starts` with adjacent ranges of the same verdict merged."""
     kept: dict[int, Instructions] = {}
     last: Instructions = ()
     for number in sorted(starts):
