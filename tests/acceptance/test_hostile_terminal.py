@@ -69,6 +69,6 @@ def test_the_end_of_a_session_while_no_daemon_is_there_is_logged() -> None:
         os.kill(supervisor, signal.SIGCONT)
         wait_until(lambda: states(home) == {"ends": "ended"}, "its end is on record")
         assert (
-            "the session on ends has ended while no daemon was there; its files are kept"
+            "the session on ends has ended while no daemon ran; its files are kept"
             in (home.path / "daemon.log").read_text()
         )

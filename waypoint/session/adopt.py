@@ -1,6 +1,6 @@
-"""The sessions of the last daemon: a new daemon adopts those that live, and ends those that died.
+"""At its start the daemon adopts the sessions of the last daemon that live, and ends those whose processes died.
 
-Runs once, before the daemon does anything else in the home. The functions block.
+This runs once, before the daemon does anything else in the home. The functions block.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 _STANDS = "; it is frozen until a daemon can finish the interrupted restore of its files"
 
 IDLE_S = 7.0
-"""A CRIU of the last daemon that uses no processor for so many seconds hangs, and is killed."""
+"""A CRIU of the last daemon that uses no processor time for so many seconds hangs, and is killed."""
 MOST_S = 40.0
-"""A CRIU of the last daemon is killed after so many seconds in any case: clients wait 60 s for a daemon."""
+"""A CRIU of the last daemon is killed after so many seconds in any case, because clients wait 60 s for a daemon."""
 
 
 def adopt_all(sessions: Registry) -> list[StrangerFacts]:
-    """Adopt the sessions that live, and end the others. Returns what lies in the home and is unknown to names.db."""
+    """Adopt the sessions that live, and end the others. Return the things in the home that names.db does not know."""
     resources = sessions.resources
     is_ours = has_mark(resources.places.sessions, resources.names.identity())
     for row in resources.names.live(ready=False):
@@ -55,8 +55,8 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
 
 
 def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) -> str:
-    """Adopt a session, or end it if its processes are gone. `entry`: its runtime record, if there is one. Returns why a
-    session that runs cannot be reached; "" otherwise.
+    """Adopt a session, or end it if its processes are gone. `entry`: its runtime record, or None. If the session runs
+    but cannot be reached, return the reason, else "".
     """
     resources = sessions.resources
     group = resources.places.cgroup_of(row.session)
@@ -77,7 +77,9 @@ def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) ->
 
 
 def _swept(resources: Resources) -> list[StrangerFacts]:
-    """Sweep the home, unless a record is damaged, so that its files are not known, or the pool is read-only."""
+    """Sweep the home (sweeping.py). Nothing is removed if the pool is read-only, or if a record is damaged, because the
+    files that belong to that record are then unknown.
+    """
     try:
         resources.pool.check_writable()
     except Failed as error:
@@ -91,7 +93,9 @@ def _swept(resources: Resources) -> list[StrangerFacts]:
 
 
 def inventories(resources: Resources) -> list[Inventory]:
-    """What lies in the home. The processes of sessions come first: what they use may only be removed after them."""
+    """Return inventories of all things in the home. The processes of sessions come first, because their files may only
+    be removed after them.
+    """
     places, names = resources.places, resources.names
     rows = [*names.live(), *names.live(ready=False)]
     sessions = {row.session for row in rows}
@@ -107,7 +111,7 @@ def inventories(resources: Resources) -> list[Inventory]:
         cgroups.end(places.cgroup_of(session))
 
     return [
-        # A cgroup cannot bear a mark: it belongs to the database that the mark of the runtime folder names.
+        # A cgroup cannot contain a mark (store/marks.py), so the mark in the runtime folder is valid for it, too.
         Inventory("processes", runtime, sessions, groups, places.cgroup_of, end),
         *resources.captures.inventories(rows),
         Inventory(
@@ -132,20 +136,20 @@ def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
 
 
 def _let_run(entry: RuntimeRecord) -> None:
-    """Thaw the session: the last daemon may have died while it captured it."""
+    """Thaw the session, because the last daemon may have died during a capture of it."""
     if tcp_repair.end(cgroups.members(entry.cgroup)):
         log.warning("a CRIU was killed while it dumped the session on %s", entry.row.branch)
     cgroups.thaw(entry.cgroup)
 
 
 def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -> None:
-    """Seal the files of a session whose processes are gone. A failure is retried: one damaged branch must not keep the
-    home from opening.
+    """Seal the files of a session whose processes are gone. A failure is logged and retried later, because one damaged
+    branch must not keep the home from opening.
     """
 
     same_boot = entry is not None and entry.boot_id == procfs.boot_id()
     conclusion = Sealed("crashed" if same_boot else "lost")
-    how = "while no daemon was there" if same_boot else "with the machine"
+    how = "while no daemon ran" if same_boot else "because the machine was rebooted"
     log.warning("the session on %s has ended %s; its files are kept", row.branch, how)
     end = functools.partial(end_unheld, resources, row, resources.places.cgroup_of(row.session), conclusion)
     try:
@@ -155,8 +159,9 @@ def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -
 
 
 def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
-    """Undo a start that the last daemon did not finish. A failure is retried. `kill` False: names.db may be an older
-    copy, and the session may live; its processes are then kept as unknown.
+    """Undo a start that the last daemon did not finish. A failure is retried later. `kill`: whether to kill the
+    session's processes. False if names.db may be an older copy: the session may then live, and its processes are kept
+    and reported as unknown.
     """
 
     def take_back() -> None:
@@ -174,9 +179,9 @@ def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
 def end_dumps(resources: Resources) -> None:
     """Wait for the dumps of the last daemon to end. To be called before `adopt_all`. Blocks, up to MOST_S.
 
-    A CRIU whose daemon is gone gives up when it has written all memory, and leaves the session frozen, as it found it.
-    To kill it earlier may harm the session (docs/criu.md), so only a CRIU that hangs is killed. A CRIU that cannot be
-    killed is logged and left: each CRIU has a cgroup of its own (`CriuSpawner`).
+    A CRIU whose daemon is gone gives up when it has written all memory, and leaves the session frozen. Killing it
+    earlier may harm the session (docs/criu.md), so only a CRIU that hangs is killed. A CRIU that cannot be killed is
+    logged and left; it disturbs no later dump, because each CRIU has its own cgroup (`CriuSpawner`).
     """
     dumps = resources.places.dumps
     started_at, used_usec = time.monotonic(), -1
@@ -185,7 +190,7 @@ def end_dumps(resources: Resources) -> None:
             cgroups.wait_empty(dumps, IDLE_S)
             break
     else:
-        log.warning("a CRIU did not end with the daemon that had started it: it is killed")
+        log.warning("a CRIU that the last daemon had started did not end: it is killed")
     try:
         cgroups.end(dumps)
     except TimeoutError as error:

@@ -28,10 +28,11 @@ Prepare = Callable[[LiveSession], Awaitable[Sequence[str]]]
 
 
 class CheckpointOptions(NamedTuple):
-    """`name` None: only the branch's tip moves. `tier` None: `live` if the processes can be dumped, else `respawn`;
-    with `park`: `live`. `force`: if a checkpoint has this name already, move the name. `park`: end the session with the
-    checkpoint. `within`: a process of the session asks, so only a name that belongs to its own branch may be moved.
-    `undone`: an undo parks the session, and takes the branch back to its state before the session.
+    """`name`: None moves only the branch's tip. `tier`: None means `live` if the processes can be dumped, else
+    `respawn`; with `park` it means `live`. `force`: whether the name is moved if another checkpoint has it. `park`:
+    whether the session ends with the checkpoint. `within`: whether a process of the session makes the request; such a
+    request may only move names that belong to the session's own branch. `undone`: whether an undo parks the session,
+    after which the branch is in its state before the session.
     """
 
     name: str | None = None
@@ -45,7 +46,7 @@ class CheckpointOptions(NamedTuple):
 
 class LossConsent(NamedTuple):
     """Whether the user has agreed to lose the processes of a session that is replaced or ended. `command`: the command
-    by which the user agrees.
+    that the error proposes to a user who has not agreed.
     """
 
     agreed: bool
@@ -62,8 +63,9 @@ async def checkpoint(
 ) -> Capture:
     """Capture the session on `branch`, and record the capture as the branch's tip and under `options.name`.
 
-    `consent` None: with `options.park`, a lower tier than `live` is the consent. `prepare`: awaited before the capture.
-    `agree`: awaited before the record; it may raise. After any failure nothing is on record, and the session goes on.
+    `consent`: used with `options.park`; if it is None, the user consents by an `options.tier` below `live`. `prepare`:
+    awaited before the capture. `agree`: awaited before the capture is recorded; it may raise to prevent that. After any
+    failure nothing is recorded, and the session continues.
     """
     resources = sessions.resources
     _check_name_free(resources, branch, options)
@@ -99,8 +101,8 @@ async def checkpoint(
 async def capture_tip(
     sessions: Registry, branch: str, reason: Reason, prepare: Prepare | None = None
 ) -> Capture | None:
-    """Capture the session on `branch`, and record the capture as the branch's tip; None if the branch is not live. The
-    caller has the turn of the branch.
+    """Capture the session on `branch`, and record the capture as the branch's tip. Return None if the branch is not
+    live. The caller must have the turn (lock) of the branch.
     """
     live = await sessions.settled(branch)
     if live is None:
@@ -115,8 +117,8 @@ async def capture_tip(
 
 
 async def capture(resources: Resources, live: LiveSession, options: CaptureOptions) -> Capture:
-    """Take a capture of the session, not yet on record. The caller has the turn of the branch. If the disk is too full,
-    unneeded files are removed, and the capture is tried once more.
+    """Take a capture of the session, which the caller must record or drop. The caller must have the turn (lock) of the
+    branch. If the disk is full, remove unneeded files and try once more.
     """
     take = functools.partial(resources.captures.take, options=options)
     try:
@@ -128,8 +130,8 @@ async def capture(resources: Resources, live: LiveSession, options: CaptureOptio
 
 
 async def in_capture_thread(resources: Resources, live: LiveSession, work: Callable[[LiveSubject], T]) -> T:
-    """Call `work`, which takes a capture of the session, in one thread: while the session is frozen, nothing waits for
-    the event loop.
+    """Call `work`, which takes a capture of the session, in one thread, so that it never waits for the event loop while
+    the session is frozen.
     """
     subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
     live.capturing = task = asyncio.ensure_future(asyncio.to_thread(work, subject))
@@ -139,16 +141,17 @@ async def in_capture_thread(resources: Resources, live: LiveSession, work: Calla
 async def capture_to_end(
     resources: Resources, live: LiveSession, options: CaptureOptions, tried: str, consent: LossConsent
 ) -> Capture:
-    """`capture` of a session that the caller is about to end: with its processes, unless the user has agreed to lose
-    them. `tried`: the caller's action, as in `WaypointError`.
+    """Take a capture of a session that the caller is about to end. It contains the processes, unless the user has
+    agreed to lose them; if they cannot be captured, this raises CannotCapture. `tried`: the caller's action, for that
+    error.
     """
     tier = (options.tier or "respawn") if consent.agreed else "live"
     try:
         return await capture(resources, live, options._replace(tier=tier))
     except CannotCapture as error:
         on = f"branch {live.branch} {error.on if isinstance(error, CriuFailed) else ''}".rstrip()
-        said = f"the processes that run there cannot be kept: {error.said}"
-        next_step = f"{error.next_step}; or lose what they have in memory, and keep the rest: {consent.command}"
+        said = f"the session's processes cannot be captured: {error.said}"
+        next_step = f"{error.next_step}; or keep the files but not the processes: {consent.command}"
         raise CannotCapture(tried, on, said, next_step) from error
 
 

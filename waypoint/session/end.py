@@ -1,4 +1,4 @@
-"""The end of a session: kill its processes, keep or remove its files, inform its clients."""
+"""Ending a session: kill its processes, keep or remove its files, inform its clients."""
 
 import asyncio
 import contextlib
@@ -34,18 +34,18 @@ Ended = TypeVar("Ended", Capture | None, None)
 
 
 class Conclusion(Protocol):
-    """The last step of an end: what happens to the files of the ended session."""
+    """The last step when a session ends, which keeps or removes its files."""
 
     def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
-        """Seal or remove the tree of `row`, which must be mounted nowhere, and record that. Returns the capture that
-        keeps the session, None if nothing is kept. Blocks. May be called again after an exception.
+        """Seal or remove the tree of `row`, which must not be mounted anywhere, and record this. Return the capture
+        that keeps the session's files, or None if nothing is kept. Blocks. May be called again after an exception.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Keep the session's files as the branch's tip. `last`: what its shell reported before the end."""
+    """Keep the session's files as the branch's tip. `last`: the state that its shell reported before the end."""
 
     reason: EndReason
     last: FinalShellState = NO_FINAL_STATE
@@ -56,7 +56,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """Keep nothing of the session. A branch without any capture is removed with it."""
+    """Keep nothing of the session. If the branch has no capture made on it, remove the branch, too."""
 
     def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
         with resources.names.change("discard") as change:
@@ -70,8 +70,8 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Remove the session's files: `capture` has all of the session, which is off the record already. `is_undone`: the
-    branch does not go on from `capture`.
+    """Remove the session's files, because `capture` contains all of the session and is already recorded in its place.
+    `is_undone`: an undo has ended the session, so the branch does not continue from `capture`.
     """
 
     capture: Capture
@@ -90,7 +90,7 @@ def _remove_tree(resources: Resources, row: LiveRow) -> None:
 
 
 class Endings:
-    """Ends live sessions. Each end runs once, in its own task, which survives the client that asked for it."""
+    """Ends live sessions. Each session is ended once, by its own task, which continues if the client disconnects."""
 
     def __init__(self, resources: Resources, forget: Callable[[LiveSession], None]) -> None:
         """`forget`: called with the ended session once its branch can be started again."""
@@ -99,8 +99,8 @@ class Endings:
         self._tasks: set[asyncio.Task[Capture | None] | asyncio.Task[None]] = set()
 
     def begin(self, live: LiveSession, conclusion: Conclusion, *, gently: bool = False) -> asyncio.Task[Capture | None]:
-        """Begin to end `live`, unless its end is under way. The result is the capture that keeps the session, if any.
-        `gently`: send SIGHUP to the shell before all processes are killed.
+        """Begin to end `live`, unless it is ending already. The task's result is the capture that keeps the session, or
+        None. `gently`: send SIGHUP to the shell before all processes are killed.
         """
         if live.ending is None:
             live.ending = self._keep(asyncio.ensure_future(self._end(live, conclusion, gently=gently)))
@@ -111,8 +111,8 @@ class Endings:
             await asyncio.wait(self._tasks, timeout=SETTLE_S)
 
     async def _end(self, live: LiveSession, conclusion: Conclusion, *, gently: bool) -> Capture | None:
-        """End the session. If its record cannot be written, the record is pending, and this raises Failed. Until it is
-        written the runtime folder stays: from it the next daemon knows how the session has ended.
+        """End the session. If the end cannot be recorded, this raises Failed, and a later attempt records it
+        (pending_records.py). Until then the runtime folder stays, so that the next daemon knows how the session ended.
         """
         resources, row = self._resources, live.record.row
         status = None
@@ -122,12 +122,12 @@ class Endings:
             is_hung_up = gently and await asyncio.to_thread(_hang_up, live.terminal.master, live.record.init_pid)
             await asyncio.to_thread(cgroups.end, live.record.cgroup)
             await reach_in_loop(Step.ENDED)
-            if live.capturing is not None:  # a thread uses the terminal until that capture has failed
+            if live.capturing is not None:  # its thread uses the terminal until the capture has failed
                 await asyncio.wait([live.capturing])
-            live.terminal.go_on()  # a capture may have left the terminal held
+            live.terminal.go_on()  # a capture may have stopped the terminal
             await live.wait_drained()
             await asyncio.to_thread(clear_folder, live.shell.desk.folder)
-            if is_hung_up:  # the exit status is that of the SIGHUP, not the shell's own
+            if is_hung_up:  # the shell's exit status only says that the SIGHUP has ended it
                 live.shell.desk.folder.remove(os.path.basename(sealing.EXIT_FILE))
             status = sealing.read_exit_status(resources.pool.path(row.tree))
             capture = await asyncio.to_thread(conclusion.conclude, resources, row)
@@ -159,8 +159,8 @@ class Endings:
 
 
 def _hang_up(master: int, init_pid: int) -> bool:
-    """Send SIGHUP to the leader of the terminal's session, which passes it to its jobs. Blocks until the session has
-    ended, at most HANG_UP_S. False if there is no leader.
+    """Send SIGHUP to the leader of the terminal's session (the shell), which passes it to its jobs. Block until the
+    session has ended, at most HANG_UP_S. Return False if there is no leader.
     """
     is_sent = False
     with contextlib.ExitStack() as opened, contextlib.suppress(OSError):  # the session has ended by itself
@@ -171,7 +171,7 @@ def _hang_up(master: int, init_pid: int) -> bool:
             return False
         leader = pidfd.open(pid)
         opened.callback(os.close, leader)
-        if terminals.session_leader(master) == pid:  # else another process may have the pid
+        if terminals.session_leader(master) == pid:  # otherwise the pidfd may be that of another process
             pidfd.send_signal(leader, signal.SIGHUP)
             is_sent = True
             with contextlib.suppress(ProcessLookupError):  # SIGHUP has ended it
@@ -181,7 +181,7 @@ def _hang_up(master: int, init_pid: int) -> bool:
 
 
 def _describe_kept(resources: Resources, branch: str, capture: Capture | None) -> dict[str, object]:
-    """What is kept of an ended session, as fields of the `x` frame for attached clients."""
+    """Return the fields of the `x` frame that tell attached clients which capture keeps the ended session."""
     if capture is None:
         ref = resources.names.ref(branch)
         return {"kept": None, "before": ref.capture if ref is not None else None}
@@ -195,15 +195,17 @@ def _describe_kept(resources: Resources, branch: str, capture: Capture | None) -
 
 
 def _report_bug(task: asyncio.Task[Ended]) -> None:
-    """Report an unexpected exception of an end, which may have no caller. Failed means a pending record."""
+    """Report an unexpected exception of the task that ends a session, since nobody may await the task. Failed is
+    expected: the end will be recorded later (pending_records.py).
+    """
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, Failed):
         task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
 
 
 def end_unheld(resources: Resources, row: LiveRow, cgroup: str, conclusion: Conclusion) -> Capture | None:
-    """End the session `row`, which the daemon does not hold. Returns the capture that keeps it, None if nothing is
-    kept. Blocks. May be called again after an exception.
+    """End the session `row`, for which the daemon has no LiveSession. Return the capture that keeps its files, or None
+    if nothing is kept. Blocks. May be called again after an exception.
     """
     cgroups.end(cgroup)
     kept = conclusion.conclude(resources, row)

@@ -20,18 +20,18 @@ from waypoint.store.names import Names
 async def fork(
     sessions: Registry, name: str, branches: Sequence[str], prepare: Prepare | None = None
 ) -> tuple[list[LiveSession], Capture]:
-    """Start live sessions on the new `branches`, all of them or none, each a copy of the capture `name`. The session of
-    a live branch is captured now, after `prepare`. Returns the sessions and that capture.
+    """Start live sessions on the new `branches`, all of them or none, each a copy of the capture `name`. If `name` is a
+    live branch, await `prepare` and capture its session now. Return the sessions and the capture.
     """
     _check_branches(branches)
     names = sessions.resources.names
-    # Before the turns, too: a request with an existing branch's name must not take the turn of that branch.
+    # Checked here, too, so that a request with the name of an existing branch never takes the turn of that branch.
     _check_new(names, branches)
     async with sessions.turn(name, *branches):
         _check_new(names, branches)
         check_name(sessions.resources, name, "fork")
         live = sessions.find(name)
-        if live is not None:  # before it is captured
+        if live is not None:  # check the caller's rights before the session is captured
             await asyncio.to_thread(restricted, sessions.resources, live.record.row.setting)
         origin = await capture_tip(sessions, name, "forked", prepare) or names.resolve(name)
         check_origin(sessions.resources, origin.setting.user, "fork", name)

@@ -1,4 +1,4 @@
-"""Descriptions of what a capture or a restored session lacks, the same for every verb."""
+"""Lines that describe what a capture or a restored session lacks. All verbs use the same lines."""
 
 from waypoint.capture.taking import WITHOUT_PROCESSES
 from waypoint.launch.ground.base import WAITS
@@ -13,14 +13,14 @@ _KEPT: dict[Tier, str] = {
 
 
 def copy_losses(live: LiveSession, origin: Capture) -> list[str]:
-    """What the session `live`, made from the capture `origin`, lacks of the session that was captured."""
+    """Describe what the session `live`, made from the capture `origin`, lacks compared with the captured session."""
     in_capture = _with_tier(origin) if origin.reason == "replaced" else origin.degraded
     left_out = [line for line in live.record.left_out if origin.tier == "live" or line.endswith(WAITS)]
     return [*in_capture, *live.record.lowered, *live.not_back, *left_out]
 
 
 def kept_losses(kept: Capture, what: str) -> list[str]:
-    """What the capture `kept` lacks of the session that was `what`: "replaced" or "ended"."""
+    """Describe what the capture `kept` lacks of the session that was `what`: "replaced" or "ended"."""
     return [
         f"what was {what} is kept {line}" if line.startswith(WITHOUT_PROCESSES) else f"of what was {what}: {line}"
         for line in _with_tier(kept)

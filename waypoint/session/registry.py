@@ -21,11 +21,11 @@ from waypoint.terminal.inside.spool import Answer
 log = logging.getLogger(__name__)
 
 ServeInside = Callable[[LiveSession, list[str]], Awaitable[Answer]]
-"""Answers a request of a process inside a session: the arguments after `waypoint`."""
+"""Answers a request of a process inside a session: a `waypoint` command with these arguments."""
 
 
 class Unreachable(NamedTuple):
-    """A session that runs but could not be adopted. `said`: why."""
+    """A session that runs but could not be adopted. `said`: the reason."""
 
     row: LiveRow
     cgroup: str
@@ -36,7 +36,7 @@ SessionChange = Literal["started", "ended", "replaced"]
 
 
 class Registry:
-    """The live sessions of one home. To be used in the event loop; blocking work runs in threads."""
+    """The live sessions of one home. Use it only in the event loop."""
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
@@ -59,8 +59,8 @@ class Registry:
         return self._live.get(branch)
 
     def get(self, branch: str, *, to_discard: bool = False) -> LiveSession:
-        """The live session on `branch`. `to_discard`: the caller wants to remove it, which changes the advice in the
-        error.
+        """Return the live session on `branch`. `to_discard`: whether the caller wants to discard the session, which
+        changes the next step in the error.
         """
         parse_name(branch)
         session = self._live.get(branch)
@@ -73,16 +73,16 @@ class Registry:
             next_step = f"start a branch from it: waypoint shell NEW --from {branch} -d"
             raise UnknownName("find", on, f"{branch} is a {ref.kind}, not a branch", next_step)
         if ref is None:
-            next_step = f"'waypoint ps --all' lists what there is; to start it: waypoint shell {branch} -d"
+            next_step = f"'waypoint ps --all' lists the branches; to start this one: waypoint shell {branch} -d"
             raise UnknownName("find", on, "there is no such branch", next_step)
         next_step = f"go on with its files: waypoint shell {branch}"
         if to_discard:
-            next_step = f"to be rid of its files, too, remove the branch: waypoint rm {branch}"
+            next_step = f"to remove its files, remove the branch: waypoint rm {branch}"
         raise StateConflict("reach", on, "it has no live session", next_step)
 
     @contextlib.asynccontextmanager
     async def turn(self, *names: str) -> AsyncIterator[None]:
-        """Take the turns of all `names` for the `with` block (`Turns.take`), and write their pending records first."""
+        """Hold the turns (locks) of all `names` during the `with` block, and first write their pending records."""
         async with self._turns.take(*names):
             await self.resources.pending_records.settle(*names)
             yield
@@ -91,7 +91,9 @@ class Registry:
         return await self._turns.share(works)
 
     async def settled(self, branch: str) -> LiveSession | None:
-        """The live session on `branch`, if any, after the end of a session that is ending. The caller has the turn."""
+        """Return the live session on `branch`, or None. If the session is ending, wait for its end first. The caller
+        must have the turn of `branch`.
+        """
         self._check_reachable(branch)
         live = self.find(branch)
         if live is not None and live.ending is not None:
@@ -110,7 +112,9 @@ class Registry:
             raise StateConflict("reach", f"branch {branch}", said, next_step)
 
     async def settled_live(self, branch: str) -> LiveSession:
-        """As `settled`, but raises as `get` if the branch is not live."""
+        """Return the live session on `branch`, or raise the error of `get`. If the session is ending, wait for its end
+        first. The caller must have the turn of `branch`.
+        """
         return await self.settled(branch) or self.get(branch)
 
     def enlist(self, live: LiveSession) -> None:
@@ -124,9 +128,9 @@ class Registry:
             live.network_setup = egress.connect(row.session, guest)
         origin = live.record.origin
         restored = Answer(0, f"restored {live.branch}  {origin}\n") if origin else None
-        with contextlib.suppress(OSError):  # the session's user has replaced the spool folder
+        with contextlib.suppress(OSError):  # if the session's user has replaced the spool folder, it serves no requests
             live.inside.open(functools.partial(self.serve_inside, live), restored)
-        # A session that ends by itself has no caller.
+        # A session that ends by itself has no caller, so its end is recorded without one.
         for_nobody(lambda: live.watch(lambda: self.endings.begin(live, Sealed("crashed"))))
         self.on_change(change, live)
 
@@ -137,7 +141,7 @@ class Registry:
             self.on_change("ended", live)
 
     async def close(self) -> None:
-        """Wait for the endings under way, then release all sessions, which go on without a daemon."""
+        """Wait until sessions that are ending have ended, then release all others, which continue without a daemon."""
         await self.endings.settle()
         await self.resources.pending_records.close()
         for live in self.live:

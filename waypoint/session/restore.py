@@ -1,4 +1,4 @@
-"""Restoring a capture in place: all of it, its files alone, or the state of its shell alone."""
+"""Restoring a capture on an existing branch: all of it, its files alone, or the state of its shell alone."""
 
 import asyncio
 import contextlib
@@ -39,9 +39,10 @@ from waypoint.upper.rewind import Rewound
 
 
 class Restored(NamedTuple):
-    """`live`: the session on the branch. `replaced`: the capture that keeps what was replaced: the live session, an
-    aspect of it, or the files of a branch that was not live; None if there was none. `degraded`: what could not be
-    restored, and what was not kept of the state before. `exchanged`: how the files of a live session were changed.
+    """`live`: the session on the branch. `replaced`: the capture that keeps the state before the restore: the live
+    session, an aspect of it, or the files of a branch that was not live; None if there was no such state. `degraded`:
+    lines about parts that could not be restored, and parts of the state before that were not kept. `exchanged`: how the
+    files of a live session were changed.
     """
 
     live: LiveSession
@@ -51,7 +52,7 @@ class Restored(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """`aside`: the capture of the session before. `paused_ms`: how long the session was frozen in all."""
+    """`aside`: the capture of the session before its files were changed. `paused_ms`: how long it was frozen."""
 
     aside: Capture
     files: Rewound
@@ -59,8 +60,8 @@ class Exchanged(NamedTuple):
 
 
 def branch_of(names: Names, name: str) -> str:
-    """The branch on which `name` is restored by default: a branch itself; for a capture the branch that was captured,
-    also after it was renamed. Raises StateConflict if another branch has its name now.
+    """Return the branch on which `name` is restored by default. For a branch this is `name`. For a capture it is the
+    branch that was captured, even if it was renamed since; if another branch has its name now, raise StateConflict.
     """
     ref = names.ref(name)
     return name if ref is not None and ref.kind == "branch" else reading.branch_of(names, names.resolve(name))
@@ -69,8 +70,8 @@ def branch_of(names: Names, name: str) -> str:
 async def restore(sessions: Registry, branch: str, name: str, consent: LossConsent) -> Restored:
     """Restore the capture `name` as the session on `branch`.
 
-    A live session on `branch` is captured, then replaced. The new session starts beside the old one, and must answer
-    before the old one ends; after a failure the old one goes on.
+    A live session on `branch` is captured, then replaced. The new session starts while the old one still exists, and
+    its shell must answer before the old one ends. After a failure the old session continues.
     """
     rights.check_name(sessions.resources, name, "restore")
     origin = sessions.resources.names.resolve(name)
@@ -84,7 +85,7 @@ async def restore(sessions: Registry, branch: str, name: str, consent: LossConse
             replaced = _tip_beside(sessions.resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
             return Restored(live, replaced, copy_losses(live, origin))
-        async with holding(sessions.resources.captures, origin):  # until it is the branch's tip
+        async with holding(sessions.resources.captures, origin):  # nobody may remove it before it is the branch's tip
             new, aside = await _replace(sessions, live, birth, name, consent)
         return Restored(new, aside, [*copy_losses(new, origin), *kept_losses(aside, "replaced")])
 
@@ -100,10 +101,10 @@ def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture |
 
 
 async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
-    """Give the session on `branch` the files of the capture `name`; its processes go on. If the branch is not live,
-    start a session with these files and a new shell.
+    """Give the session on `branch` the files of the capture `name`, while its processes continue. If the branch is not
+    live, start a session with these files and a new shell.
 
-    A live session is captured before, as the branch's tip; if the restore fails half-way, the files of this capture are
+    A live session is captured first, as the branch's tip. If the restore fails half-way, the files of this capture are
     restored.
     """
     resources = sessions.resources
@@ -126,7 +127,7 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
 def exchange_files(resources: Resources, live: LiveSession, origin: Capture, subject: Subject) -> Exchanged:
     """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Blocks.
 
-    The session is frozen throughout: all of this is in one thread, and nothing waits for the event loop.
+    The session is frozen throughout, so all of this runs in one thread that never waits for the event loop.
     """
     with contextlib.ExitStack() as standing:
         standing.enter_context(pauses.announced())
@@ -147,8 +148,8 @@ def exchange_files(resources: Resources, live: LiveSession, origin: Capture, sub
 
 
 async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
-    """Give the shell of the session on `branch` its state in the capture `name`. The session is captured before, as the
-    branch's tip.
+    """Give the shell of the session on `branch` the state that it has in the capture `name`. The session is captured
+    first, as the branch's tip.
     """
     resources = sessions.resources
     rights.check_name(resources, name, "restore")
@@ -180,8 +181,8 @@ def _read_state(resources: Resources, origin: Capture) -> ShellDump:
 
 
 def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only: Aspect) -> Capture:
-    """Record `taken`, the capture before the aspect `only` is replaced, as the branch's tip. A failure drops it.
-    Blocks.
+    """Record `taken`, a capture of the session before its aspect `only` is replaced, as the branch's tip. If that
+    fails, drop the capture. Blocks.
     """
     try:
         with resources.names.change("restore") as change:
@@ -197,8 +198,9 @@ def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only:
 async def _replace(
     sessions: Registry, live: LiveSession, birth: Birth, name: str, consent: LossConsent
 ) -> tuple[LiveSession, Capture]:
-    """Replace the session `live` by the one of `birth`, from the capture `name`. Returns the new session, and the
-    capture of the old one, which is taken while the new one starts, and leaves the old one frozen until its end.
+    """Replace the session `live` by the session that `birth` plans, made from the capture `name`. Return the new
+    session and a capture of the old one. The capture is taken while the new session starts; from then on the old
+    session stays frozen until it ends.
     """
     resources = sessions.resources
     await births.reserve(resources, [birth], instead_of=live)
@@ -235,11 +237,11 @@ async def _replace(
 async def _exchange(
     resources: Resources, live: LiveSession, birth: Birth, taking: Awaitable[Capture]
 ) -> tuple[Capture | BaseException, LiveSession | BaseException]:
-    """Await `taking`, which captures the session `live` and leaves it frozen, and start the session of `birth`. Returns
-    the results or exceptions.
+    """Await `taking`, which captures the session `live` and leaves it frozen, and start the session of `birth`. Return
+    the results or exceptions of both.
 
-    Concurrently, except on the host's network: both sessions may need the same ports there, and sharing them changes
-    the sockets of `live`, which must not be in the capture.
+    Both run concurrently, except on the host's network. There both sessions may need the same ports, and `live` can
+    share its ports only by changing its sockets; the capture must not contain this change, so it is taken first.
     """
     if birth.row.setting.net != "host":
         return await asyncio.gather(taking, _bring_up_proven(resources, birth), return_exceptions=True)
@@ -259,7 +261,7 @@ def _ids_of(birth: Birth) -> IdMap:
 
 
 async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
-    """Start a session and wait until its shell answers. If that fails, the caller undoes the birth."""
+    """Start a session and wait until its shell answers. After a failure the caller must undo the birth."""
     origin = birth.origin
     assert origin is not None
     new = await births.make_session(resources, birth)

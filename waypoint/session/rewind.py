@@ -1,4 +1,4 @@
-"""Restoring the files of a live session from a capture, while its processes go on."""
+"""Restoring the files of a live session from a capture, while its processes stay the same."""
 
 import contextlib
 import errno
@@ -64,7 +64,7 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
                 done[target] = _rewind_one(resources, live, target, (present, wanted))
 
     try:
-        for target in live.record.overlays:  # before anything is changed
+        for target in live.record.overlays:  # all must be mounted, checked before anything is changed
             with procfs.opened_mount(live.record.init_pid, target, "overlay"):
                 pass
         resources.pool.retry_if_full(rewind_all)
@@ -87,14 +87,14 @@ def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tup
         _view(resources, live, wanted, target) as view,
         open_folder(view.path) as shown,
         procfs.opened_mount(live.record.init_pid, target, "overlay") as inside,
-        idmapped.acting_as(root, root),  # an id unknown to the session could not create files
+        idmapped.acting_as(root, root),  # ids that the session's map lacks cannot create files in its overlay
     ):
         keep = _KEEP | _mount_points_in(target, live.record.outside)
         return rewind(present, view.upper, Views(shown, inside), keep=keep)
 
 
 def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:
-    """The session's mount points below its mount at `target`, as relative paths."""
+    """Return the session's mount points below its mount at `target`, as relative paths."""
     above = target.rstrip("/") + "/"
     points = (*outside, externals.PROC)
     return frozenset(point.removeprefix(above) for point in points if point.startswith(above) and point != above)
@@ -107,8 +107,8 @@ class _Note(msgspec.Struct):
 
 @contextlib.contextmanager
 def noted(folder: Path, origin: Capture, aside: Capture) -> Iterator[None]:
-    """Keep a note about the restore in the runtime folder during the `with` block: if this daemon is killed, the next
-    one finishes the restore (`finish_interrupted`).
+    """Keep a note about the restore in the runtime folder during the `with` block. If this daemon is killed, the next
+    daemon reads the note and finishes the restore (`finish_interrupted`).
     """
     files.publish(str(folder / _NOTE), msgspec.json.encode(_Note(origin.id, aside.id)), durable=False)
     try:
@@ -123,10 +123,10 @@ def is_under_way(folder: Path) -> bool:
 
 
 def finish_interrupted(resources: Resources, live: LiveSession, folder: Path) -> None:
-    """Finish a restore of files that a killed daemon has begun; if that fails, restore the files from before.
+    """Finish a restore of files that a killed daemon has begun. If that fails, bring back the files from before it.
 
-    Does nothing if no restore was under way, or if its capture was not on record yet. The caller thaws the session.
-    After an OSError the next daemon can try again.
+    Do nothing if no restore was under way, or if the capture of the state before was not yet recorded, because no file
+    had been changed then. The caller thaws the session. After an OSError the next daemon can try again.
     """
     try:
         note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
@@ -134,10 +134,10 @@ def finish_interrupted(resources: Resources, live: LiveSession, folder: Path) ->
         return
     try:
         ways = [resources.names.capture(note.aside)]
-    except StoreDamaged as error:  # mostly: it is not on record yet, so no file was changed
+    except StoreDamaged as error:  # usually because it is not yet recorded, so no file was changed
         log.warning("a restore of files on %s was interrupted and is not finished: %s", live.branch, error)
     else:
-        with contextlib.suppress(StoreDamaged):  # then only the files from before can be restored
+        with contextlib.suppress(StoreDamaged):  # without `origin` only the files from before can be restored
             ways.insert(0, resources.names.capture(note.origin))
         cgroups.freeze(live.record.cgroup)
         for capture in ways:
@@ -161,8 +161,8 @@ class _View(NamedTuple):
 
 @contextlib.contextmanager
 def _view(resources: Resources, live: LiveSession, upper: str, target: str) -> Iterator[_View]:
-    """Mount the session's overlay at `target`, with the upper layer `upper`, read-only in the daemon's mount namespace.
-    Its files have the owners that the session's own overlay shows.
+    """Mount a read-only copy of the session's overlay at `target`, with the upper layer `upper`, in the daemon's mount
+    namespace. Its files have the same owners as in the session's own overlay.
     """
     places, setting, ids = resources.places, live.record.row.setting, live.record.ids
     empty = places.runtime / "empty"

@@ -24,8 +24,8 @@ from waypoint.upper.contract import Pool
 
 
 async def of_live(live: LiveSession, pool: Pool, sees: MaySee) -> SessionFacts:
-    """The facts about a live session that the caller may see. Walks over files; concurrent callers share one
-    measurement.
+    """Return the facts about a live session that the caller may see. This walks over the session's files; concurrent
+    callers share one walk.
     """
     if live.measuring is None or live.measuring.done():
         live.measuring = asyncio.ensure_future(_measured(live, pool))
@@ -33,7 +33,7 @@ async def of_live(live: LiveSession, pool: Pool, sees: MaySee) -> SessionFacts:
 
 
 def _in_sight(facts: SessionFacts, owner: User, sees: MaySee) -> SessionFacts:
-    """`facts` about a session of `owner`, without its programs and folders if the caller may not see those."""
+    """Return `facts` about a session of `owner`, without its programs and folders if the caller may not see them."""
     if sees(owner):
         return facts
     return dataclasses.replace(
@@ -48,7 +48,7 @@ async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
     try:
         upper = await asyncio.to_thread(pool.usage, row.tree)
     except WaypointError:
-        if live.ending is None:  # the tree of an ending session may be gone: its size is then unknown
+        if live.ending is None:  # the tree of an ending session may be gone, and its size is then unknown
             raise
     return dataclasses.replace(
         of_start(live),
@@ -60,8 +60,8 @@ async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
 
 
 async def of_all(sessions: Registry, sees: MaySee, *, all_branches: bool) -> Iterator[list[SessionFacts]]:
-    """The facts about all live sessions, sorted by branch; with `all_branches` also about branches that can be started
-    again. In pages, as of service/shapes.py: each step may read from the store.
+    """Return the facts about all live sessions, sorted by branch; with `all_branches` also about branches that can be
+    started again. The result is an iterator over pages; each step may read from the store, and so blocks.
     """
     asked, names = sessions.live, sessions.resources.names
     found = await asyncio.gather(*(of_live(live, sessions.resources.pool, sees) for live in asked))
@@ -78,7 +78,7 @@ async def of_all(sessions: Registry, sees: MaySee, *, all_branches: bool) -> Ite
 
 
 def _merged(rows: list[SessionFacts], pages: Iterator[list[SessionFacts]]) -> Iterator[list[SessionFacts]]:
-    """The pages, with `rows` among them. All are sorted by branch."""
+    """Yield the pages with `rows` inserted, sorted by branch. `rows` and the pages are sorted by branch."""
     left = deque(rows)
     for page in pages:
         while left and page and _by_branch(left[0]) < _by_branch(page[-1]):
@@ -101,15 +101,17 @@ def _iter_ended(names: Names, live: set[str], sees: MaySee) -> Iterator[list[Ses
 
 
 def _measure_processes(live: LiveSession) -> tuple[int, int]:
-    """Memory in bytes and number of processes. Without cgroup2's memory controller the memory is the sum of the
-    processes' shares (PSS), which takes milliseconds for each GiB.
+    """Return the memory in bytes and the number of processes. Without cgroup2's memory controller the memory is the sum
+    of the processes' proportional shares (PSS), which takes some milliseconds per GiB to compute.
     """
     charged, pids = cgroups.memory_bytes(live.record.cgroup), live.processes()
     return sum(map(procfs.share_bytes, pids)) if charged is None else charged, len(pids)
 
 
 def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
-    """The facts about a branch without a live session. `created`: when it was made, seconds since the epoch."""
+    """Return the facts about a branch without a live session. `created`: when the branch was made, seconds since the
+    epoch.
+    """
     return SessionFacts(
         branch=branch,
         state=_state_of(tip),
@@ -151,7 +153,7 @@ def of_unreachable(lost: Unreachable) -> SessionFacts:
 
 
 def of_start(live: LiveSession) -> SessionFacts:
-    """The facts about a live session that need no walk over files."""
+    """Return the facts about a live session that need no walk over files."""
     row = live.record.row
     unwritten = [NOT_WRITTEN] if live.shell.watch.is_state_lost else []
     return SessionFacts(

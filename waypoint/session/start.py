@@ -25,7 +25,7 @@ from waypoint.session.registry import Registry, Unreachable
 
 
 class Started(NamedTuple):
-    """`is_new`: whether this request started the session. `origin`: the capture from which it then started."""
+    """`is_new`: whether this request started the session. `origin`: the capture from which it was started, if any."""
 
     live: LiveSession
     is_new: bool
@@ -33,9 +33,9 @@ class Started(NamedTuple):
 
 
 async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
-    """Start the branch's session, unless it is live. `uid`: the caller."""
+    """Start the branch's session, unless it is live. `uid`: the uid of the caller."""
     branch, resources = parse_name(request.branch), sessions.resources
-    if uid != 0:  # only root may name another user to speak for
+    if uid != 0:  # only root may make a request for another user
         request = msgspec.structs.replace(request, default_user=None)
     caller = functools.partial(as_caller, resources)
     asker = Asker(request.user, request.default_user, uid)
@@ -70,7 +70,9 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
 
 
 async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> list[LiveSession]:
-    """Start the sessions of all `births`, or none, and enter them in the registry. The caller has their turns."""
+    """Start the sessions of all `births`, or none, and enter them in the registry. The caller must have the turns of
+    their branches.
+    """
     births = list(births)
     found = await bring_up_all(sessions.resources, births, verb)
     for live in found:
@@ -79,8 +81,8 @@ async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> li
 
 
 async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | None:
-    """End the session on `branch`. Returns the capture of its files, the new tip; None with `discard`, which removes
-    them.
+    """End the session on `branch`. Return the capture of its files, which is the branch's new tip. With `discard`,
+    remove the files and return None.
     """
     conclusion: Discarded | Sealed = Discarded() if discard else Sealed("stopped")
     if branch not in sessions.unreachable:
@@ -90,7 +92,7 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
         lost = sessions.unreachable.pop(branch, None)
         if lost is not None:
             return await asyncio.shield(asyncio.ensure_future(_end_lost(sessions.resources, lost, conclusion)))
-        live = sessions.get(branch)  # again: a restore may have replaced the session
+        live = sessions.get(branch)  # look it up again, because a restore may have replaced the session meanwhile
         if live.shell.watch.is_state_lost and not discard:
             conclusion = Sealed("stopped", await _final_shell_state(sessions.resources, live))
         return await asyncio.shield(sessions.endings.begin(live, conclusion, gently=not discard))
@@ -111,7 +113,7 @@ async def _end_lost(resources: Resources, lost: Unreachable, conclusion: Conclus
 
 
 def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture | None:
-    """The capture from which a new session on the branch starts; None: from the plain base."""
+    """Return the capture from which a new session on the branch starts; None if it starts from the plain base."""
     names = sessions.resources.names
     known = names.ref(branch)
     has_tip = known is not None and known.kind == "branch" and known.capture is not None

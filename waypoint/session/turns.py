@@ -1,4 +1,4 @@
-"""Turns are locks on names: a task with the turn of a name may move it or change the session on it."""
+"""Turns are locks on names: a task that has the turn of a name may move the name or change the session on it."""
 
 import asyncio
 import contextlib
@@ -15,10 +15,10 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def take(self, *names: str) -> AsyncIterator[None]:
-        """Wait for the turns of all `names`, and have them during the `with` block.
+        """Wait for the turns of all `names`, and hold them during the `with` block.
 
-        Reentrant. A task that has turns must not take further ones, since two tasks could then wait for each other:
-        this raises RuntimeError. The tasks that it starts do not have its turns.
+        Reentrant. A task that holds turns must not take the turns of further names, since two tasks could then wait for
+        each other; this raises RuntimeError. Tasks that it starts do not inherit its turns.
         """
         task = asyncio.current_task()
         held = {name for name, holder in self._holders.items() if holder is task}
@@ -35,8 +35,8 @@ class Turns:
             yield
 
     async def share(self, works: Mapping[str, Coroutine[Any, Any, Carried]]) -> list[Carried]:
-        """Run `works` concurrently, each in its own task, to which the calling task lends the turn of the work's name.
-        When all have ended, returns their results, or raises the first error.
+        """Run `works` concurrently, each in its own task. `works` maps names to coroutines; the calling task lends each
+        task the turn of its name. When all have ended, return their results or raise the first error.
         """
         lender = asyncio.current_task()
         errors: list[BaseException] = []
