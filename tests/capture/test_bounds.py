@@ -53,7 +53,7 @@ def test_too_many_open_files_are_refused(subject: Any, tmp_path: Path, monkeypat
     for tier in (None, "live", "respawn"):
         with pytest.raises(CannotCapture, match=f"they have more than {count - 1} open files") as caught:
             bounds.check(area_with_floor(tmp_path, 1), subject, tier)  # type: ignore[arg-type]
-        assert caught.value.next_step == "end some; or keep the files alone: --tier files"
+        assert caught.value.next_step == "end some of the processes, or capture only the files: --tier files"
 
 
 @pytest.mark.parametrize("caller", [WITHIN, SOMEBODY, ROOT])

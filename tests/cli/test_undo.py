@@ -172,7 +172,7 @@ def test_if_one_of_several_cannot_be_kept_none_is_ended_and_the_next_step_ends_a
     assert refused.code == 5
     for fork in forks:
         assert home.must("exec", "-b", fork, "--", "echo $kept").stdout == f"{fork}\n"
-    step = refused.stderr.rpartition("and keep the rest: waypoint ")[2].split()
+    step = refused.stderr.rpartition("but not the processes: waypoint ")[2].split()
     home.must(*step)
     assert {one["branch"] for one in home.must("ps", "--json").json()} & set(forks) == set()
 

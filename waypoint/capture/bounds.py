@@ -1,4 +1,4 @@
-"""Limits of the cost of a capture, which a session's processes can request again and again."""
+"""Limits on what a capture may cost, because a session's processes can request captures again and again."""
 
 import errno
 import os
@@ -14,7 +14,9 @@ from waypoint.store import callers
 from waypoint.upper.contract import NEXT_STEPS, mib
 
 MAX_OPEN_FILES = 500_000
-"""Of all processes together: more than one program can have. Each costs some microseconds to examine."""
+"""The highest number of open files of all processes together: more than one program can have. Examining one takes some
+microseconds.
+"""
 
 
 def check(area: Area, subject: Subject, tier: Tier | None) -> None:
@@ -32,12 +34,13 @@ def _check_open_files(processes: list[int]) -> None:
         count += procfs.count_open_files(pid)
         if count > MAX_OPEN_FILES:
             said = f"they have more than {MAX_OPEN_FILES} open files"
-            raise CannotCapture("dump", "the processes", said, "end some; or keep the files alone: --tier files")
+            next_step = "end some of the processes, or capture only the files: --tier files"
+            raise CannotCapture("dump", "the processes", said, next_step)
 
 
 def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
-    """Refuse captures of memory that leave less free space on the host's disk, where no session limit applies, than a
-    growing pool leaves.
+    """Refuse a capture whose memory content would leave less free space on the host's disk than a growing pool leaves.
+    No limit of the session applies to this content.
     """
     needed = sum(map(procfs.own_bytes, processes)) + _shared_memory(subject.facts.init_pid)
     outlook = area.pool.outlook()
@@ -49,7 +52,7 @@ def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
 
 
 def _shared_memory(init_pid: int) -> int:
-    """Bytes in the session's /dev/shm; 0 if the session has replaced that, which is then not captured."""
+    """Return the bytes in the session's /dev/shm; 0 if the session has replaced it, because it is then not captured."""
     try:
         with procfs.opened_mount(init_pid, SHARED_MEMORY, "tmpfs") as source:
             return filesystem.total_bytes(beneath.name_of(source)) - filesystem.free_bytes(beneath.name_of(source))

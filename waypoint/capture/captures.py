@@ -1,7 +1,7 @@
 """The captures of a home. Only this package knows where a capture is stored and which upper tree belongs to it.
 
-The life of a capture: `take` makes it, its caller records it (`store/names`), `hold` keeps it on disk while it is read
-or restored, `drop` removes it. The files of an ended session become a capture, too (sealing.py).
+The life of a capture: `take` makes it, the caller of `take` records it (`store/names`), `hold` keeps it on disk while
+it is read or restored, `drop` removes it. The files of an ended session become a capture, too (sealing.py).
 """
 
 import contextlib
@@ -36,8 +36,8 @@ from waypoint.store.reading import content_removed
 from waypoint.upper.contract import NEXT_STEPS, Pool, Shares
 
 FindCriu = Callable[[], CriuProgram]
-"""Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works, Failed after an
-accident of the search.
+"""Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works, and Failed if the
+search itself fails.
 """
 
 SpawnBeside = Callable[[int], Spawn]
@@ -45,7 +45,7 @@ SpawnBeside = Callable[[int], Spawn]
 
 
 class Usage(NamedTuple):
-    """Bytes on disk. `hot_bytes`: of everything else than the files, which is never shared."""
+    """Bytes on disk. `hot_bytes`: the size of everything except the files, which no two captures share."""
 
     files: Shares
     hot_bytes: int
@@ -65,16 +65,16 @@ class Captures:
         self._removing: set[str] = set()
 
     def take(self, subject: Subject, options: CaptureOptions) -> Capture:
-        """Take a capture of a live session, which goes on, also after a failure. The caller records the capture, or
-        calls `drop`.
+        """Take a capture of a live session. The session continues, also after a failure. The caller must record the
+        capture or call `drop`.
 
-        Raises CannotCapture if the tier `live` is wanted and the processes cannot be dumped, StateConflict if the
-        session has just ended, Failed for an accident (CRIU was killed, the disk is full).
+        Raises CannotCapture if the tier `live` was requested and the processes cannot be dumped, StateConflict if the
+        session has just ended, and Failed for other causes (CRIU was killed, the disk is full).
         """
         self._area.pool.check_writable()
         capture_id = new_id()
         with self._names.change("capture") as change:
-            change.add_disposable(capture_id)  # until it is on record
+            change.add_disposable(capture_id)  # until it is recorded, the next daemon may remove it from disk
         try:
             bounds.check(self._area, subject, options.tier)
             with ThreadPoolExecutor(2) as executor:
@@ -95,7 +95,7 @@ class Captures:
             raise
 
     def _find_dumper(self, taking: Taking) -> None:
-        """Find the CRIU for `taking`, or why there is none. Raises Failed after an accident of the search."""
+        """Set the CRIU of `taking`, or the reason why there is none. Raises Failed if the search itself fails."""
         facts = taking.subject.facts
         try:
             taking.program = self._find_criu()
@@ -105,7 +105,7 @@ class Captures:
             taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid))
 
     def ask_shell(self, subject: Subject) -> ShellLayer | None:
-        """The state of a session's shell, for `seal` of a session that is about to end. Blocks."""
+        """Return the state of the shell of a session that is about to end, to be given to `seal`. Blocks."""
         return ask_shell_with_space(self._area.pool, subject)
 
     def seal(self, row: LiveRow, reason: EndReason, last: FinalShellState) -> Capture:
@@ -114,7 +114,9 @@ class Captures:
 
     @contextlib.contextmanager
     def hold(self, capture: Capture) -> "Iterator[HeldCapture]":
-        """Keep a capture on disk during the `with` block, even if it is dropped. Raises UnknownName if it is gone."""
+        """Keep a capture on disk during the `with` block, even if it is dropped. Raises UnknownName if it is removed
+        already.
+        """
         with self._lock:
             if capture.id in self._removing:
                 raise content_removed(capture.id)
@@ -133,7 +135,7 @@ class Captures:
                 drop_layers(self._area, capture.id, capture.layers)
 
     def drop(self, capture: Capture) -> None:
-        """Remove a capture from disk, now or at the end of its last `hold`. It must not be on record."""
+        """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded."""
         with self._lock:
             if capture.id in self._holders:
                 self._drop_after_hold.add(capture.id)
@@ -142,8 +144,9 @@ class Captures:
 
     @contextlib.contextmanager
     def removing(self) -> "Iterator[Callable[[Iterable[str]], set[str]]]":
-        """For a transaction that takes captures off the record. Yields a function that returns, of the given ids, those
-        that no `hold` keeps, and lets nobody hold them from then on, unless the `with` block raises.
+        """Yield a function for a transaction that deletes the records of captures. It takes ids of captures, returns
+        those that no `hold` keeps, and makes any later `hold` of these fail. If the `with` block raises, they can be
+        held again.
         """
         taken: set[str] = set()
 
@@ -162,13 +165,13 @@ class Captures:
             raise
 
     def add_disposable(self, change: Change, captures: Iterable[Capture]) -> None:
-        """Let the next daemon remove these captures from disk. No other capture may have their trees."""
+        """Allow the next daemon to remove these captures from disk. No other capture may have their upper trees."""
         for capture in captures:
             change.add_disposable(capture.id)
             change.add_disposable(capture.layers.files.tree)
 
     def inventories(self, live: Iterable[LiveRow]) -> list[Inventory]:
-        """The captures and the trees of sessions on disk, for the sweep. `live`: the sessions that are on record."""
+        """Return the inventories of captures and upper trees on disk, for the sweep. `live`: the recorded sessions."""
         removed = self._names.removed()
         captures = [capture for capture in self._names.captures() if capture.id not in removed]
         trees = {row.tree for row in live} | {capture.layers.files.tree for capture in captures}
@@ -180,16 +183,18 @@ class Captures:
         ]
 
     def sizes(self, capture: Capture) -> dict[str, int | None]:
-        """Bytes on disk by kind of layer; None for a lacking layer. Walks over all files."""
+        """Return the bytes on disk by kind of layer; None for a layer that the capture lacks. Walks over all files."""
         return {layer.kind: layer.size(self._area, capture) for layer in LAYERS}
 
     def usage(self, capture: Capture) -> "Usage":
-        """What the capture occupies on disk. Walks over all its files. Raises UnknownName if it has been removed."""
+        """Return the bytes that the capture occupies on disk. Walks over all its files. Raises UnknownName if the
+        capture has been removed.
+        """
         files = self._area.pool.shares(capture.layers.files.tree)
         return Usage(files, self._area.hot.used_bytes(capture.id))
 
     def hot_bytes(self) -> tuple[int, int]:
-        """Bytes on disk of all captures besides their files, and of the logs of failed dumps and restores."""
+        """Return the bytes on disk of all captures without their files, and of logs of failed dumps and restores."""
         return self._area.hot.used_bytes(), self._area.hot.logs_bytes()
 
 
@@ -221,27 +226,27 @@ class HeldCapture:
         return FILES.memory_bytes(self._area, self.capture)
 
     def shell_state(self) -> KeptShell:
-        """The layer `shell`. Raises CannotCapture if the capture lacks it, StoreDamaged if it cannot be read."""
+        """Return the layer `shell`. Raises CannotCapture if the capture lacks it, StoreDamaged if it cannot be read."""
         return SHELL.read(self._area, self.capture)
 
     def manifest(self) -> Manifest:
-        """The programs, in a capture of the tier `respawn`; empty in others. Raises StoreDamaged."""
+        """Return the programs to start again; empty if the tier is not `respawn`. Raises StoreDamaged."""
         return PROGRAMS.read(self._area, self.capture)
 
     def check(self, copies: int, leaving: Collection[int] = ()) -> None:
-        """Raise StoreDamaged, CannotCapture or Failed if `copies` copies of the processes certainly cannot be restored.
-        `leaving`: pids of the processes that the copy replaces.
+        """Raise StoreDamaged, CannotCapture or Failed if it is certain that the processes cannot be restored `copies`
+        times. `leaving`: pids of the processes that the restored ones replace.
         """
         for layer in LAYERS:
             layer.check(self._area, self.capture, copies, leaving)
 
     def copy_files(self, tree: str) -> None:
-        """Make the writable upper tree `tree` with the capture's files."""
+        """Make the writable upper tree `tree` that contains the capture's files."""
         FILES.restore(self._area, self.capture, RestoreTarget(tree=tree))
 
     def restore(self, target: RestoreTarget) -> int:
-        """Restore the terminal and the processes, on the files of `copy_files`. Returns the host's pid of the session's
-        pid 1. After a failure the caller removes `target`.
+        """Restore the terminal and the processes; the caller has restored the files by `copy_files`. Return the host's
+        pid of the session's pid 1. After a failure the caller removes `target`.
         """
         target.criu_path = self._find_criu().path
         for layer in reversed(LAYERS):

@@ -1,4 +1,6 @@
-"""The exit status that a wrapper in the session has left: in a file or, on a full disk, as the target of a link."""
+"""Reading the exit status that a wrapper script in the session has written: to a file or, if the disk was full, as the
+target of a symbolic link.
+"""
 
 import contextlib
 import os
@@ -10,8 +12,8 @@ _MAX_BYTES = 16
 
 
 def read_status(folder: int, path: str) -> int | None:
-    """The status at `path` below the open folder; None if there is none. The session's user can write there, so no link
-    on the way is followed, and at most _MAX_BYTES are read.
+    """Return the status at `path` below the open folder, or None. The session's user can write there, so links in the
+    path are not followed, and at most _MAX_BYTES are read.
     """
     text = b""
     with contextlib.suppress(OSError):
@@ -23,7 +25,7 @@ def _read(folder: int, path: str) -> bytes:
     parent = beneath.open_beneath(folder, str(Path(path).parent), os.O_PATH | os.O_DIRECTORY)
     name = Path(path).name
     try:
-        with contextlib.suppress(OSError):  # EINVAL: no link
+        with contextlib.suppress(OSError):  # EINVAL: it is not a link
             return os.fsencode(os.readlink(name, dir_fd=parent))[:_MAX_BYTES]
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     finally:

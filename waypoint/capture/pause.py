@@ -1,4 +1,4 @@
-"""The pauses of a session during a capture, in which its files, memory and terminal are of one moment."""
+"""Freezing a session for a capture, so that its files, memory and terminal are captured at the same moment."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ from waypoint.processes.freeze import freeze_for_dump
 
 
 class Pause:
-    """The pauses of one session, one for each try at a capture. `ms`: the length of those that have ended, together."""
+    """Freezes one session, once for each try at a capture. `ms`: the total length of the finished pauses."""
 
     def __init__(self, cgroup: str) -> None:
         self._cgroup = cgroup
@@ -19,11 +19,14 @@ class Pause:
         self.ms = 0.0
 
     def announce(self) -> None:
-        """Stop the making of long lists (pauses.py) some milliseconds before `begin`. Requires a call of `end`."""
+        """Announce a pause some milliseconds before `begin`, so that the daemon makes no long lists meanwhile
+        (pauses.py). The caller must call `end` later.
+        """
         self._announced.enter_context(pauses.announced())
 
     def begin(self, *, for_dump: bool) -> None:
-        """Freeze the session; with `for_dump` at a moment when CRIU can stop all its tasks. Requires a call of `end`.
+        """Freeze the session; with `for_dump` at a moment when CRIU can stop all its tasks. The caller must call `end`
+        later, also after an exception.
 
         Raises CannotCapture if there is no such moment, OSError if a task does not stop in time.
         """
@@ -37,7 +40,9 @@ class Pause:
         reach(Step.FROZEN)
 
     def stop_clock(self) -> None:
-        """End the measured pause, for example of a session that stays frozen and is then ended. Idempotent."""
+        """Stop measuring the pause. Call it without `end` for a session that stays frozen and is then ended.
+        Idempotent.
+        """
         if self._began:
             self.ms += max(0.001, 1000 * (time.monotonic() - self._began))
             self._began = 0.0

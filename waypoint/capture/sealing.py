@@ -1,8 +1,8 @@
-"""A capture of an ended session: its upper tree is sealed and becomes the branch's new tip. The cost does not depend on
-the number of files.
+"""Making a capture of an ended session: its upper tree is sealed (made read-only) and becomes the branch's new tip. The
+cost does not depend on the number of files.
 
-Order: the caller has ended all processes; the tree is sealed; the capture is recorded. After a crash in between, the
-branch is on record as live without a session, and the next daemon repeats the steps.
+The order is: the caller ends all processes; the tree is sealed; the capture is recorded. After a crash in between, the
+branch is still recorded as live although its session is gone, and the next daemon repeats the steps.
 """
 
 import errno
@@ -26,7 +26,9 @@ EXIT_FILE = f"{RUN_FOLDER}/exit"
 
 
 class FinalShellState(NamedTuple):
-    """Of a session that is stopped: the state that its shell has given before, if any, and what is lost."""
+    """The last state of the shell of a session that is stopped, if the shell has reported it. `degraded`: lines about
+    lost state.
+    """
 
     shell: ShellLayer | None = None
     degraded: tuple[str, ...] = ()
@@ -36,14 +38,14 @@ NO_FINAL_STATE = FinalShellState()
 
 
 def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: FinalShellState) -> Capture:
-    """Seal the tree of the ended session `row`, which must be mounted nowhere, and record its capture as the branch's
-    tip. May be called again after a failure (disk full).
+    """Seal the tree of the ended session `row`, which must not be mounted anywhere, and record its capture as the
+    branch's tip. May be called again after a failure (disk full).
     """
     status = read_exit_status(pool.path(row.tree))
     shell = last.shell or last_prompt(pool.path(row.tree))
     pool.seal(row.tree)
     with names.change("end") as change:
-        if row not in change.live():  # an earlier call has recorded the capture: no two may share a tree
+        if row not in change.live():  # an earlier call has recorded the capture; two captures must not share a tree
             return change.capture(_tip_of(change.ref(row.branch))[0])
         sealed = Capture(
             id=new_id(),
@@ -65,7 +67,7 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: FinalS
 
 
 def placed(change: Change, taken: Capture) -> Capture:
-    """The capture `taken` as it is recorded: its parent is the tip of its branch."""
+    """Return the capture `taken` as it is to be recorded, with the tip of its branch as its parent."""
     ref = change.ref(taken.branch)
     created = ref.created if ref is not None else 0.0
     return msgspec.structs.replace(taken, parents=_tip_of(ref), branch_created=created)
@@ -76,7 +78,7 @@ def _tip_of(ref: Ref | None) -> list[str]:
 
 
 def read_exit_status(tree: str) -> int | None:
-    """The shell's exit status in the session's files below `tree`; None if there is none, or if the disk has failed."""
+    """Return the shell's exit status from the session's files in `tree`; None without one, or if the disk fails."""
     try:
         folder = os.open(layout.upper_of(tree), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

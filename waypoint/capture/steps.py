@@ -1,8 +1,8 @@
-"""Named steps of the transactions. A test can stop the daemon at a step, kill a process and examine what is left.
+"""Named steps of transactions. A test can stop the daemon at a step, kill a process and look at the result.
 
-With `WAYPOINT_PAUSE_AT=FOLDER` in its environment, the daemon stops once at each step with a FIFO `FOLDER/STEP`. It
-renames this FIFO to `.STEP`, writes the step's name into it, and goes on when the test has opened the FIFO
-`FOLDER/go-STEP` for writing and closed it. Two threads can stand at two steps at a time.
+If `WAYPOINT_PAUSE_AT=FOLDER` is in its environment, the daemon stops once at each step for which a FIFO `FOLDER/STEP`
+exists. It renames this FIFO to `.STEP` and writes the step's name into it. It continues when the test has opened the
+FIFO `FOLDER/go-STEP` for writing and closed it. Two threads can stop at two steps at the same time.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ class Step(StrEnum):
     DUMPED = "dumped"
     SEALED = "sealed"  # the snapshot of the files exists, the files of /dev/shm are copied
     THAWED = "thawed"
-    RECORDED = "recorded"  # the capture and its names are on record
-    RESERVED = "reserved"  # the start of a session on the branch is on record
+    RECORDED = "recorded"  # the capture and its names are in names.db
+    RESERVED = "reserved"  # the start of a session on the branch is in names.db
     GROUNDED = "grounded"  # the new session's upper tree and cgroup exist
     RESTORED = "restored"  # the new session's processes live
-    CONFIRMED = "confirmed"  # the new session is on record as live
-    REWOUND = "rewound"  # a restore of the files alone: the live session has the capture's files
+    CONFIRMED = "confirmed"  # the new session is in names.db as live
+    REWOUND = "rewound"  # in a restore of the files alone: the live session has the capture's files
     ENDED = "ended"  # the ending session's processes are gone
-    REMOVING = "removing"  # the captures that `gc` removes are off the record; before each removal from the disk
-    CONCLUDED = "concluded"  # the ended session's files are sealed or removed, and the outcome is on record
+    REMOVING = "removing"  # `gc` has deleted the records of captures; reached before each removal from the disk
+    CONCLUDED = "concluded"  # the ended session's files are sealed or removed, and the outcome is in names.db
 
 
 class _Stops:
@@ -46,13 +46,13 @@ def arm(folder: str) -> None:
 
 
 async def reach_in_loop(step: Step) -> None:
-    """As `reach`, for callers in the event loop."""
+    """Stop here if a test has asked for it, without blocking the event loop."""
     if _stops.folder is not None:  # without a test, no thread is needed
         await asyncio.to_thread(reach, step)
 
 
 def reach(step: Step) -> None:
-    """Stop here if a test has asked for it, at most PATIENCE_S: the test may have died. Blocks."""
+    """Stop here if a test has asked for it. Blocks, at most PATIENCE_S, because the test may have died."""
     if _stops.folder is not None:
         with contextlib.suppress(FileNotFoundError):  # no FIFO for this step, or another thread has renamed it
             taken = (_stops.folder / step).rename(_stops.folder / f".{step}")

@@ -1,7 +1,8 @@
-"""Removes from a home what a crash has left and names.db does not know; keeps and reports strangers.
+"""The sweep of a home: it removes the left-overs of a crash, and keeps and reports strangers.
 
-store/marks.py defines left-overs. A stranger may be all that a user has: its names.db was moved away, lost, or replaced
-by an older copy. It stays in its place, and is known again when its database is put back.
+A *stranger* is a thing (a capture, a tree, a session) that names.db does not know and that is no left-over;
+store/marks.py defines left-overs. A stranger may be the only copy of a user's data, if names.db was moved away, lost or
+replaced by an older copy. So it stays in its place, and is known again when its database is put back.
 """
 
 import logging
@@ -18,8 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class Inventory(NamedTuple):
-    """The things of one kind in a home, by ids of captures or sessions. `place`: the folder with the mark of the
-    database. `known`: the ids on record. `ids`: lists the ids that exist.
+    """The things of one kind in a home; the id of a thing is that of its capture or session. `place`: the folder with
+    the mark of the database (store/marks.py). `known`: the recorded ids. `ids`: lists the ids that exist. `path`,
+    `remove`: return the path of a thing, and remove it.
     """
 
     kind: Literal["processes", "files", "capture", "session"]
@@ -34,9 +36,9 @@ class Inventory(NamedTuple):
 
 
 def sweep(names: Names, inventories: Iterable[Inventory]) -> list[StrangerFacts]:
-    """Remove the left-overs, and mark the places as those of `names`. Returns the strangers.
+    """Remove the left-overs, and mark the inventories' places as belonging to `names`. Return the strangers.
 
-    To be called before anything is made in the home. A left-over that cannot be removed is logged and becomes a
+    Call it before anything is made in the home. A left-over that cannot be removed is logged and reported as a
     stranger. If the disk is full, the places keep their old marks, and the next daemon sweeps again.
     """
     inventories = list(inventories)
@@ -45,7 +47,8 @@ def sweep(names: Names, inventories: Iterable[Inventory]) -> list[StrangerFacts]
         said = "%d things in this home are unknown to its names.db, and are kept; the first: %s"
         log.warning(said, len(strangers), strangers[0].path)
     try:
-        # In this order: ids that are disposable in a folder of another database must not be so once the folder is ours.
+        # `begin_sweep` must come before the marks: ids that were disposable while a folder belonged to another database
+        # must not be disposable after this database has marked the folder.
         with names.change("sweep") as change:
             identity = change.begin_sweep()
         for place in {inventory.place for inventory in inventories}:

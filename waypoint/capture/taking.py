@@ -1,7 +1,7 @@
-"""Taking a capture of a live session, between the request and the record, which the caller writes.
+"""Taking a capture of a live session. The caller records it.
 
 The session is frozen while CRIU dumps its processes and the pool snapshots its files; all other work is done while it
-runs. `layers.table` gives the order of the layers, `layers.layer.Part` the order of their steps.
+runs. `layers.table` defines the order of the layers, `layers.layer.Part` the order of their steps.
 """
 
 import contextlib
@@ -27,19 +27,19 @@ from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
 log = logging.getLogger(__name__)
 
 _SETTLED_S = 1.0
-"""A process that is younger may end by itself at any moment: it is not reported as ended by a killed CRIU."""
-_ENDS_WITHIN_S = 0.1
+"""A process that has run for less time may end by itself, so its end is not attributed to a killed CRIU."""
+_ENDS_WITHIN_S = 0.1  # a process harmed by a killed CRIU ends within this time after the thaw
 
 WITHOUT_PROCESSES = "without its processes"
 """Prefix of the line in `Capture.degraded` about processes that could not be kept; a colon and the reason follow."""
 
 
 def take(taking: Taking) -> Capture:
-    """Take the capture. It is not yet on record, and has no parents. Blocks.
+    """Take the capture. It is not yet recorded, and has no parents. Blocks.
 
-    Without a wanted tier, `respawn` replaces `live` only if CRIU has refused the processes twice. After an accident
-    (CRIU was killed or hung, memory or disk ran out) the capture is tried once more; a second accident is an error.
-    After an error the session goes on as it was, and the caller removes the files (`drop_layers`).
+    If no tier was requested, `respawn` replaces `live` only if CRIU has refused the processes twice. If an attempt
+    fails otherwise (CRIU was killed or hung, memory or disk ran out), the capture is tried once more; a second such
+    failure is an error. After an error the session continues, and the caller removes the files (`drop_layers`).
     """
     pause, tier = Pause(taking.subject.facts.cgroup), taking.options.tier
     if tier in ("files", "respawn"):
@@ -58,8 +58,8 @@ def take(taking: Taking) -> Capture:
 def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     """Take the capture with its processes, in one or two tries.
 
-    Raises CannotCapture only if the processes were refused in both: a CRIU that has died may leave traces in the
-    session for a moment, which the next CRIU refuses.
+    Raises CannotCapture only if both tries refused the processes. A refusal after a killed CRIU does not count, because
+    that CRIU may leave traces in the session for a moment, which the next CRIU refuses.
     """
     if taking.criu is None:
         raise CannotCapture("dump", "the processes", taking.why_no_criu, "see 'waypoint doctor'")
@@ -86,7 +86,7 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
 
 
 def _programs(subject: Subject) -> dict[int, str]:
-    """Name and pid within the session of each process that has run for _SETTLED_S, by its pid on the host."""
+    """Return name and pid within the session of each process that has run for _SETTLED_S, by its pid on the host."""
     found = {}
     latest_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED_S) * os.sysconf("SC_CLK_TCK")
     for pid in subject.processes():
@@ -98,9 +98,9 @@ def _programs(subject: Subject) -> dict[int, str]:
 
 
 def _ended_programs(errors: Sequence[BaseException], before: dict[int, str], subject: Subject) -> list[str]:
-    """If one of `errors` is that CRIU was killed, a sentence about the processes of `before` that have ended since: a
-    killed CRIU may end the program that it works on (docs/criu.md), as soon as the session is thawed. Empty if no
-    process has ended.
+    """If an error in `errors` says that CRIU was killed, return a sentence about the processes in `before` that have
+    ended since. A killed CRIU may end the program that it works on, as soon as the session is thawed (docs/criu.md).
+    Return an empty list if CRIU was not killed or no process has ended.
     """
     if not any(isinstance(error, CriuFailed) and error.diagnosis.name in KILLED for error in errors):
         return []
@@ -114,7 +114,7 @@ def _ended_programs(errors: Sequence[BaseException], before: dict[int, str], sub
 def _add_ended_programs(
     error: BaseException, errors: Sequence[BaseException], before: dict[int, str], subject: Subject
 ) -> None:
-    """Add the sentence of `_ended_programs` to `error`, with which the capture fails."""
+    """Add the sentence from `_ended_programs` to `error`, the error with which the capture fails."""
     for said in _ended_programs(errors, before, subject):
         log.warning("%s: %s", subject.facts.branch, said)
         if isinstance(error, WaypointError):
@@ -130,7 +130,7 @@ def is_disk_full(error: WaypointError) -> bool:
 
 
 def drop_layers(area: Area, capture_id: str, layers: Layers | None = None) -> None:
-    """Remove the capture from disk, if it is there. `layers`: its record; None if taking it has failed."""
+    """Remove the capture from disk, if it exists. `layers`: the capture's record; None if taking it has failed."""
     for layer in LAYERS:
         layer.drop(area, capture_id, getattr(layers, layer.kind, None))
     area.hot.remove(capture_id)
@@ -141,14 +141,14 @@ _LEFT_OUT: dict[Tier, frozenset[str]] = {
     "respawn": frozenset({"processes"}),
     "files": frozenset({"processes", "programs"}),
 }
-"""The layers that a capture of a tier lacks."""
+"""The kinds of layers that a capture lacks, by its tier."""
 
 
 def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_ONLY) -> Capture:
     options, facts = taking.options, taking.subject.facts
     taking.area.hot.make(taking.capture_id)
     layers = [layer for layer in LAYERS if layer.kind not in _LEFT_OUT[tier]]
-    # `moving`: the calls that make the session go on. Each is made even if the one before it has raised.
+    # `moving` has the calls that let the session continue. Each is made even if an earlier one raises.
     with contextlib.ExitStack() as moving:
         moving.callback(taking.subject.go_on)
         moving.callback(pause.end)
@@ -195,7 +195,7 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
 
 @contextlib.contextmanager
 def _standing_still(parts: Sequence[Part], pause: Pause, *, for_dump: bool) -> Iterator[None]:
-    """Prepare all parts, then freeze the session. Cancels every part if that or the `with` block fails."""
+    """Prepare all parts, then freeze the session. If this or the `with` block fails, cancel every part."""
     with contextlib.ExitStack() as cancelling:
         for part in reversed(parts):
             cancelling.callback(part.cancel)
@@ -210,7 +210,7 @@ def _standing_still(parts: Sequence[Part], pause: Pause, *, for_dump: bool) -> I
 
 
 def _folder_of(subject: Subject) -> str:
-    """The shell's working directory; "" if it is unknown or not printable."""
+    """Return the shell's working directory; "" if it is unknown or not printable."""
     leader = subject.leader()
     with contextlib.suppress(OSError):
         folder = procfs.folder(leader) if leader else ""
