@@ -61,7 +61,7 @@ class Egress:
         self.outcomes.pop(session, None)
 
     async def close(self) -> None:
-        """Wait for the work in progress, and release the router, which goes on running for the next daemon."""
+        """Wait for the work in progress, and release the router, which keeps running for the next daemon."""
         for timer in (self._resolving, self._again):
             if timer is not None:
                 timer.cancel()

@@ -81,7 +81,7 @@ InsideService = Callable[["Home", LiveSession, list[str]], Awaitable[Answer]]
 
 
 class Home:
-    """What the service functions work on. Made by `open`.
+    """The state that the service functions work on. Made by `open`.
 
     `stop_daemon`: asks the process to end; set by the daemon. `relief`: makes room when the disk runs short
     (housekeeping.py). `places_inside`: one is held while a request of a session's own processes is served.
@@ -150,7 +150,7 @@ class Home:
         serve_inside: "InsideService | None" = None,
         relief: "Relief | None" = None,
     ) -> "Home":
-        """Open the home at `path` (made if it is not there) and adopt the sessions that outlived the last daemon.
+        """Open the home at `path` (created if missing) and adopt the sessions that outlived the last daemon.
 
         `host_mounts`: a descriptor of the machine's mount namespace, whose changes the caller's mount namespace is to
         follow; it must stay open. `criu`: the value of WAYPOINT_CRIU. `pause_at`: the value of WAYPOINT_PAUSE_AT
@@ -210,7 +210,7 @@ class Home:
         return self._places.ids.why_not([*plan.overlays, str(self.path), pool])
 
     def unlimited(self) -> list[str]:
-        """Which limits of a new session the machine would not enforce, in words."""
+        """Return, in words, which limits of a new session the machine would not enforce."""
         ids = HOST_IDS if self.why_host_ids() else IdMap(first=1)
         asked = SessionLimits(cpus=1.0)  # there is no usual limit of processors
         return self._places.limiter.of_session(asked).unlimited(fill_in(asked), ids)
@@ -241,7 +241,7 @@ class Home:
             log.error("the pool's free space is not given back to the disk: %s", error)
 
     async def shutdown(self) -> None:
-        """Close everything when streams and requests have ended. The process exits afterwards; sessions go on."""
+        """Close everything when streams and requests have ended. The process exits afterwards; sessions continue."""
         self.relief = None
         if self._compaction is not None:
             self._compaction.cancel()
@@ -262,7 +262,7 @@ class Home:
 
 
 async def status(home: Home) -> StatusFacts:
-    """Facts about the daemon."""
+    """Return facts about the daemon."""
     problem = None
     try:
         await asyncio.to_thread(home.pool.check_writable)
@@ -284,7 +284,7 @@ async def strangers(home: Home) -> list[StrangerFacts]:
 
 
 async def stop_daemon(home: Home) -> None:
-    """Ask the daemon and its supervisor to end; sessions go on, streams of other clients end. Raises NotAllowed for
+    """Ask the daemon and its supervisor to end; sessions continue, streams of other clients end. Raises NotAllowed for
     users who may use only their own sessions.
     """
     said = "commands of other users would end with it"

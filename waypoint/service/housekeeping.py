@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 async def gc(home: Home, request: GcRequest) -> GcFacts:
-    """Remove the captures that no name stands for and no kept operation can bring back, and what names.db does not
+    """Remove the captures that no name stands for and no kept operation can restore, and what names.db does not
     know; then compact the pool if no session lives. This is a job, which continues when the client has gone.
 
     With `dry_run` only report what would be removed. Raises StateConflict if a gc is running, or with `compact` if a

@@ -57,7 +57,7 @@ async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionF
 async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
     """End the session on `branch`; its files are kept as the branch's tip, or with its processes as a checkpoint.
 
-    Raises CannotCapture if the checkpoint cannot be made; then the session goes on.
+    Raises CannotCapture if the checkpoint cannot be made; then the session continues.
     """
     if request.checkpoint is None:
         capture: Capture | None = await starting.stop(home.sessions, branch, discard=request.discard)

@@ -102,7 +102,7 @@ class Change(Reader):
         self._execute("INSERT INTO live VALUES (?, ?, 0, ?)", (row.session, row.branch, msgspec.json.encode(row)))
 
     def ready(self, row: LiveRow, origin: str | None) -> None:
-        """Note that the session `row` is live. `origin`: the capture that it goes on from, which becomes the branch's
+        """Note that the session `row` is live. `origin`: the capture that it continues from, which becomes the branch's
         tip; None: it began with the plain base. Makes the branch if it does not exist.
         """
         ref = self.ref(row.branch)
@@ -131,7 +131,7 @@ class Change(Reader):
         self._aside[branch] = Aside(capture=aside)
 
     def replace_aspect(self, branch: str, aside: str, only: Aspect) -> None:
-        """Note that the aspect `only` of the session on `branch` is replaced, and that the session goes on.
+        """Note that the aspect `only` of the session on `branch` is replaced, and that the session continues.
 
         `aside`: the id of the recorded capture of the session before the replacement; it becomes the branch's tip.
         """

@@ -32,7 +32,7 @@ class Names(Reader):
         """Open or create the file `path`, and migrate a file of an earlier format. `reserve`: frees space for writing.
 
         Raises StoreDamaged if the file is no database or its format is not known, Failed if the machine refuses to open
-        or migrate it (disk full, read-only, in use). After a failure the file is as it was.
+        or migrate it (disk full, read-only, in use). After a failure the file is unchanged.
         """
         self._lock = threading.Lock()
         # Called with each new entry of the log, in order. Must not block. Its exceptions are only logged, since the

@@ -186,7 +186,7 @@ def cancel_balance(path: str) -> None:
 
 def resize(path: str, size: int) -> None:
     """Resize the file system under `path`, which has one device, to `size` bytes, moving the data behind that. Durable
-    on return. After ENOSPC (no room for that data), EINVAL (below 256 MiB) or ECANCELED the size is as it was.
+    on return. After ENOSPC (no room for that data), EINVAL (below 256 MiB) or ECANCELED the size is unchanged.
     """
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"%d" % size), "BTRFS_IOC_RESIZE", path)

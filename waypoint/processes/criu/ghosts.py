@@ -62,7 +62,7 @@ def external_name(folder: RemovedFolder) -> str:
 
 
 def make_ghosts(images_fd: int, removed: Sequence[RemovedFolder]) -> None:
-    """Change the images of a complete dump so that a restore brings back all removed folders that tasks hold.
+    """Change the images of a complete dump so that a restore recreates all removed folders that tasks hold.
 
     `removed`: the folders declared external, with unused names (`with_free_names`). Raises OSError; ValueError if an
     image is malformed; CannotCapture if CRIU took another open file for one of the folders: CRIU identifies them by

@@ -129,7 +129,7 @@ class Jobs:
 
     async def result(self, job: Job) -> object:
         """Wait for the end of a running job, and return its result or raise its exception; StateConflict if the job was
-        cancelled. If the caller is cancelled, the job goes on.
+        cancelled. If the caller is cancelled, the job continues.
         """
         task = self._tasks[job.id]
         await asyncio.wait([task])
