@@ -4,7 +4,7 @@ needs no unpacking. Only the home's owner may read it: the memory of processes c
 ```
 images/       CRIU's images
 terminal/     ring, exec.json and typed-ahead of the session's runtime folder
-programs.json the manifest of what ran (tier `respawn` only)
+programs.json the manifest of the programs that ran (tier `respawn` only)
 shm/          the files of the session's /dev/shm; missing if there were none
 ```
 """
@@ -62,7 +62,7 @@ class Hot:
             remove_path(self.folder / capture_id)
 
     def used_bytes(self, capture_id: str = "") -> int:
-        """Bytes on disk of the capture's folder, 0 if it has none; "": of all folders."""
+        """Return the bytes on disk of the capture's folder, 0 if there is none. With "", of all folders."""
         folder = self.folder / capture_id
         return filesystem.used_bytes(folder) if folder.exists() else 0
 
@@ -70,8 +70,8 @@ class Hot:
         return filesystem.used_bytes(self.logs)
 
     def keep_log(self, log: Path | None, name: str) -> Path | None:
-        """Move `log` to the folder of logs, which keeps the newest _KEPT_LOGS. None if there is no such file, or no
-        space for it.
+        """Move `log` to the folder of logs, which keeps the newest _KEPT_LOGS. Return its new path; None if there is no
+        such file or no space for it.
         """
         if log is None or not log.exists():  # CRIU failed before it opened its log
             return None

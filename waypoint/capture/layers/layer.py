@@ -34,9 +34,9 @@ class Area(NamedTuple):
 
 
 class CaptureOptions(NamedTuple):
-    """The requested capture. `tier` None: `live` if the processes can be dumped, else `respawn`. `keep_frozen`: leave
-    the session frozen and its terminal held; the caller then ends the session, or thaws it and calls `Subject.go_on`.
-    `degraded`: failures before the capture, for `Capture.degraded`.
+    """How to take a capture. `tier`: None means `live` if the processes can be dumped, else `respawn`. `keep_frozen`:
+    whether the session stays frozen and its terminal stopped; the caller then ends the session, or thaws it and calls
+    `Subject.go_on`. `degraded`: lines about failures before the capture, for `Capture.degraded`.
     """
 
     tier: Tier | None
@@ -130,16 +130,15 @@ class Layer:
         raise AssertionError(f"{self.kind} has none")
 
     def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
-        """Raise StoreDamaged, CannotCapture or Failed if `copies` copies of the layer certainly cannot be restored.
-
-        `leaving`: pids of the processes that the copy replaces.
+        """Raise StoreDamaged, CannotCapture or Failed if it is certain that the layer cannot be restored `copies`
+        times. `leaving`: pids of the processes that the restored ones replace.
         """
 
     def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
         """Restore the layer of `origin` to `target`. After a failure the caller removes `target`."""
 
     def size(self, area: Area, capture: Capture) -> int | None:
-        """Bytes on disk; None if the capture lacks the layer. May walk over all files."""
+        """Return the layer's bytes on disk; None if the capture lacks the layer. May walk over all files."""
         record = getattr(capture.layers, self.kind)
         return None if record is None else record.size_bytes
 

@@ -30,12 +30,12 @@ class Subject(Protocol):
     def processes(self) -> list[int]: ...
 
     def leader(self) -> int:
-        """The host's pid of the terminal's session leader, the shell; 0 if there is none."""
+        """Return the host's pid of the terminal's session leader (the shell); 0 if there is none."""
         ...
 
     def ask_shell(self) -> ShellLayer | None:
-        """Have the shell write its state into the session's files. None if it is busy, silent, or of an
-        unknown kind.
+        """Let the shell write its state into the session's files. Return None if the shell is busy, does not answer, or
+        is of an unknown kind.
         """
         ...
 
@@ -51,11 +51,13 @@ class Subject(Protocol):
     def drain(self) -> None: ...
 
     def shell_holds(self) -> bool:
-        """Whether the shell has run nothing since `ask_shell`. To be called after `drain`."""
+        """Whether the shell has run nothing since `ask_shell`, so that its answer is still valid. Call it after
+        `drain`.
+        """
         ...
 
     def take_typed_ahead(self) -> None:
-        """Move unread typed input from the terminal into a file: CRIU would spoil it."""
+        """Move typed input that no program has read yet from the terminal into a file, because CRIU would alter it."""
         ...
 
     def give_typed_ahead_back(self) -> None:
@@ -67,5 +69,5 @@ class Subject(Protocol):
         ...
 
     def go_on(self) -> None:
-        """Undo `hold`, when the session runs again."""
+        """Undo `hold`. Call it when the session runs again."""
         ...

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class TerminalPart(Part):
-    """Drains the terminal before CRIU examines it: CRIU restores output through the line discipline, which mangles it.
-    Input that was typed ahead is taken out for the same reason.
+    """Drains the terminal before CRIU dumps it, because CRIU restores pending output through the line discipline, which
+    alters it. Typed input that no program has read yet is moved to a file for the same reason.
     """
 
     def __init__(self, taking: Taking) -> None:

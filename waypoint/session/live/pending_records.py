@@ -1,7 +1,7 @@
 """Records of events on a branch that could not be written yet, because the disk was full.
 
-A process that has ended cannot be brought back, so the daemon goes on as if the record were written. It retries the
-write until that succeeds; until then nothing new begins on the branch.
+A process that has ended cannot be restored, so the daemon continues as if the record were written. It retries the write
+until that succeeds; until then no new request on the branch begins.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class PendingRecords:
     async def settle(self, *branches: str) -> None:
         """Write the pending records of these branches now. Raises Failed if one cannot be written yet."""
         if any(branch in self._pending for branch in branches):
-            # Shielded: the thread goes on writing when the caller is cancelled, and must not write twice.
+            # Shielded, because the thread continues to write when the caller is cancelled, and must not write twice.
             problem = await asyncio.shield(asyncio.ensure_future(self._write_all(branches)))
             if problem is not None:
                 raise problem

@@ -50,7 +50,7 @@ def save(folder: Path, record: RuntimeRecord) -> None:
 
 
 def load(folder: Path) -> RuntimeRecord | None:
-    """The record in the runtime folder `folder`; None if there is none, or if it is damaged."""
+    """Return the record in the runtime folder `folder`; None if there is none, or if it is damaged."""
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return msgspec.json.decode((folder / RECORD).read_bytes(), type=RuntimeRecord)
     return None

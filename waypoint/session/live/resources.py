@@ -38,10 +38,10 @@ class Resources(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def holding(captures: Captures, *origins: Capture) -> AsyncIterator[list[HeldCapture]]:
-    """`Captures.hold` of all `origins`, for the event loop. Captures dropped meanwhile are removed in a thread at the
-    end.
+    """Hold all `origins` (`Captures.hold`) during the `async with` block. Captures that are dropped meanwhile are
+    removed at its end, in a thread.
     """
-    with contextlib.ExitStack() as entered:  # takes a lock and looks at no file
+    with contextlib.ExitStack() as entered:  # takes only a lock, so it may run in the event loop
         held = [entered.enter_context(captures.hold(origin)) for origin in origins]
         kept = entered.pop_all()
     try:

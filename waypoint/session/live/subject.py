@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LiveSubject:
-    """To be made in the event loop and used in one other thread."""
+    """The Subject for a LiveSession. Create it in the event loop, and use it in one other thread."""
 
     def __init__(self, live: LiveSession, session_folder: Path) -> None:
         record = live.record
@@ -84,7 +84,7 @@ class LiveSubject:
 
 
 def let_go_on(live: LiveSession) -> None:
-    """Thaw a session captured with `keep_frozen`, and let its terminal go on. For the event loop."""
+    """Thaw a session that was captured with `keep_frozen`, and start its terminal again. Call it in the event loop."""
     try:
         cgroups.thaw(live.record.cgroup)
     finally:
