@@ -31,8 +31,8 @@ _MIB = 1 << 20
 
 
 class Birth(NamedTuple):
-    """The plan of a new session. `origin`: the capture from which it starts; None: the plain base. `size`: rows and
-    columns of its terminal. `processes`: whether the origin's processes are restored; else it gets a new shell.
+    """The plan of a new session. `origin`: the capture from which it starts, or None for the plain base. `size`: rows
+    and columns of its terminal. `processes`: whether the origin's processes are restored; else it gets a new shell.
     `must_enter`: whether a new shell must start in the folder of the setting; else it may start in the user's home.
     `shell`: whether a new shell gets the state of the origin's shell.
     """
@@ -54,14 +54,14 @@ def plan_birth(
     *,
     processes: bool,
 ) -> Birth:
-    """The plan of a session with `setting` for the caller. Raises NotAllowed."""
+    """Return the plan of a session with `setting` for the caller. Raises NotAllowed."""
     setting, session = restricted(resources, setting), new_id()
     row = LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=setting)
     return Birth(row, origin, size, processes)
 
 
 def size_of(origin: Capture) -> tuple[int, int]:
-    """Rows and columns of the terminal in a capture; 24 and 80 if it has no terminal."""
+    """Return rows and columns of the terminal in a capture; 24 and 80 if it has no terminal."""
     terminal = origin.layers.terminal
     return (terminal.rows, terminal.cols) if terminal is not None else (24, 80)
 
@@ -138,8 +138,8 @@ def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leavi
 
 
 async def make_session(resources: Resources, birth: Birth) -> LiveSession:
-    """Make the session of a reserved birth: files, cgroup, mounts, processes, terminal. After an accident of CRIU or
-    the launcher, or if the host's mounts have changed meanwhile, it is made a second time from the beginning. After a
+    """Make the session of a reserved birth: files, cgroup, mounts, processes, terminal. If CRIU or the launcher was
+    killed, or the host's mounts have changed meanwhile, make the session again from the beginning, once. After a
     failure the caller calls `undo`.
     """
     follow = resources.places.follow_host

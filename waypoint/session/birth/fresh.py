@@ -31,7 +31,7 @@ class _Lacking(NamedTuple):
 async def launch(
     resources: Resources, row: LiveRow, size: tuple[int, int], bounds: Bounds, *, folder: str, must_enter: bool
 ) -> LiveSession:
-    """Start the session's program on the tree of `row`. `folder`: where it starts; "": in the folder of its setting.
+    """Start the session's program on the tree of `row`. `folder`: where it starts, or "" for the folder of its setting.
     `must_enter`: whether it must start in the folder of its setting. After a failure the caller calls `birth.undo`.
     """
     places = resources.places

@@ -84,7 +84,8 @@ async def revive(
 
 
 def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> None:
-    """Prepare /run/waypoint in the files `tree`, in which processes will be restored. `nonce`: of their shell's hooks.
+    """Prepare /run/waypoint in the files `tree`, in which processes will be restored.
+    `nonce`: that of their shell's hooks.
     Requests in it are marked as captured, so that no daemon ever carries them out in the copy. A run folder that the
     session has replaced is made anew.
     """
@@ -105,7 +106,7 @@ def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[str]
 
 
 def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> StartSpec:
-    """The plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order."""
+    """Return the plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order."""
     layer = held.processes
     if not Path(row.setting.base).is_dir():
         raise _missing(held.capture, f"{row.setting.base}, over which it has an overlay, is missing")

@@ -1,4 +1,4 @@
-"""The setting of a session: from a request, and whether a request may change it."""
+"""Making the setting of a session from a request, and checking whether a request may change it."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ AsCaller = Callable[[], AbstractContextManager[None]]
 def plan_setting(
     request: StartRequest, uid: int, origin: Setting | None, tree: str | None, as_caller: AsCaller
 ) -> Setting:
-    """The setting of the new session: each value is the one in the request, else the one in `origin`, else a default.
+    """Return the setting of the new session. Each value is that of the request, else that of `origin`, else a default.
 
     `uid`: the caller. `origin`, `tree`: setting and upper tree of the capture from which the session starts. Another
     user than the one in `origin` gets neither its binds nor its shell: that user chose them.
@@ -82,7 +82,7 @@ def _limits(request: StartRequest, origin: SessionLimits) -> SessionLimits:
 
 
 def _shell(request: StartRequest, base: str, origin: Setting | None, tree: str | None) -> str:
-    """The path of the requested shell; "" for the user's login shell."""
+    """Return the path of the requested shell; "" for the user's login shell."""
     if request.shell is not None:
         roots = [base] if tree is None else [layout.upper_of(tree), base]
         found = start_plan.find_program(roots, request.shell)
@@ -161,6 +161,6 @@ def check_restored_setting(branch: str, request: StartRequest, setting: Setting,
 
 
 def _plain(setting: Setting) -> Setting:
-    """The setting without `Bind.as_user`, which no request can set."""
+    """Return the setting without `Bind.as_user`, which no request can set."""
     binds = [msgspec.structs.replace(bind, as_user=False) for bind in setting.binds]
     return msgspec.structs.replace(setting, binds=binds)

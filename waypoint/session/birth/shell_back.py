@@ -68,7 +68,7 @@ def _leave(folder: RunFolder, kept: KeptShell) -> None:
 
 
 async def _present(line: CommandLine) -> ShellDump | str:
-    """The state of the new shell; a text says why there is none."""
+    """Return the state of the new shell, or a text with the reason why there is none."""
     for _ in range(_TRIES):
         asked = await ask_state(line)
         if asked is not None:
@@ -85,13 +85,13 @@ def _parse(folder: RunFolder, kind: ShellKind) -> ShellDump:
 
 
 def _given_anew(setting: Setting, before: Setting) -> set[bytes]:
-    """The names of the session variables that differ between the settings."""
+    """Return the names of the session variables that differ between the settings."""
     ours, theirs = (start_plan.session_env(one, "", {}) for one in (setting, before))
     return {name.encode() for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
 
 
 def _adapt(now: ShellDump, then: ShellDump, given: set[bytes], *, stay: bool) -> None:
-    """Copy from `now` to `then` what must not change."""
+    """Copy the parts of the state that must not change from `now` to `then`."""
     for name in given:
         then.variables.pop(name, None)
         if name in now.variables:

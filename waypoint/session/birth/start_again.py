@@ -98,7 +98,7 @@ def _shown(line: Sequence[Program]) -> str:
 
 
 async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str:
-    """Start a pipeline. Returns why that failed; "" if it did not."""
+    """Start a pipeline. Return "", or the reason why that failed."""
     job, folder = again.job(line, live.branch, status), live.shell.desk.folder
     folder.write("back", job.body)
     try:

@@ -27,7 +27,7 @@ _NO_UID = 2**32 - 1  # (uid_t) -1: "leave it as it is"
 
 
 def find_user(base: str, who: str) -> User:
-    """The user with the name or number `who`. A number needs no entry in the base. Raises UsageProblem."""
+    """Return the user with the name or number `who`. A number needs no entry in the base. Raises UsageProblem."""
     return _host_user(who) if os.path.realpath(base) == "/" else _file_user(base, who)
 
 
@@ -62,8 +62,8 @@ def is_same(user: User, who: str) -> bool:
 
 
 def change_of(before: User, now: User) -> str:
-    """That a session which starts from one of the user `before` is another user's, so that no shell state may be
-    restored; "" if it is not.
+    """If a session belongs to another user than the session from which it starts, whose user is `before`, return the
+    reason why no shell state may be restored; otherwise "".
     """
     return "" if now.uid == before.uid else f"it was {before.name}'s, and the session is {now.name}'s"
 
@@ -85,7 +85,7 @@ def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bo
 
 
 def _number(who: str) -> int | None:
-    """The uid in `who`; None if it is a name."""
+    """Return `who` as a uid; None if it is a name."""
     if not (who.isascii() and who.isdecimal()):
         return None
     digits = who.lstrip("0") or "0"
@@ -108,7 +108,7 @@ def _rows(base: str, path: str, width: int) -> list[list[str]]:
 
 
 def user_name(uid: int) -> str:
-    """The host's name of `uid`, or the number as text."""
+    """Return the host's name of the user `uid`, or the number as text."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

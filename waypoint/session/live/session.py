@@ -230,7 +230,7 @@ class LiveSession:
         records.save(folder, self.record)  # last: the record tells the next daemon that the rest is complete
 
     def release(self) -> None:
-        """Close all descriptors and files of the session; if it lives, it goes on."""
+        """Close all descriptors and files of the session. A live session continues."""
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
         self.inside.close()
@@ -251,7 +251,7 @@ async def _wait_for_network(live: LiveSession) -> None:
 
 
 def _open_ring(path: str) -> tuple[Ring, bool]:
-    """The ring of an earlier daemon, and False; a new ring, and True, if that one is missing or damaged."""
+    """Return the ring of an earlier daemon and False; if it is missing or damaged, return a new ring and True."""
     try:
         return Ring.open(path), False
     except (FileNotFoundError, ValueError) as error:
@@ -271,7 +271,7 @@ def _take_hold(pid: int) -> Descriptors:
 
 
 def _take_master(pid: int) -> int:
-    """A duplicate of the terminal's master, which pid 1 holds as descriptor MASTER_FD."""
+    """Return a duplicate of the terminal's master, which pid 1 holds as descriptor MASTER_FD."""
     try:
         master = pidfd.take(pid, MASTER_FD)
     except OSError as error:
@@ -285,7 +285,7 @@ def _take_master(pid: int) -> int:
 
 
 def _open_folder(pid: int, path: str) -> int:
-    """A descriptor of a folder in the session. Links are not followed: they could lead out of the session."""
+    """Return a descriptor of a folder in the session. Links are not followed, as they could lead outside."""
     root = procfs.open_root(pid)
     try:
         return beneath.open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
