@@ -51,7 +51,7 @@ def test_in_version_1_only_requested_limits_are_enforced(group: Path, tmp_path: 
     assert (usual.most_of_each_user(SessionLimits()), some.most_of_each_user(asked)) == (4096, None)
     assert [line.partition(":")[0] for line in usual.unlimited(ALL, SHIFTED)] == ["memory", "cpus", "pids"]
     (memory,) = (line for line in some.unlimited(fill_in(asked), SHIFTED))
-    assert memory.startswith("memory: not enforced, as cgroups of version 1")
+    assert memory.startswith("memory: not enforced, because cgroups of version 1")
 
 
 def test_limits_without_a_controller_are_reported(group: Path) -> None:
