@@ -232,7 +232,11 @@ class Home:
         loop = asyncio.get_running_loop()
         if self._compaction is not None:
             self._compaction.cancel()
-        self._compaction = loop.call_later(COMPACT_S, loop.run_in_executor, None, self._compact)
+        self._compaction = loop.call_later(COMPACT_S, self._begin_compaction)
+
+    def _begin_compaction(self) -> None:
+        if not self.sessions.running:  # the end of the last one calls `_compact_later` again
+            asyncio.get_running_loop().run_in_executor(None, self._compact)
 
     def _compact(self) -> None:
         try:
