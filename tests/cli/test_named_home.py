@@ -91,14 +91,14 @@ def asked(home: Home, *words: str) -> Completed:
     [
         (("restore", "noted"), "to get it back: waypoint --home {} undo -b main"),
         (("undo", "-b", "brief"), "to reverse this undo: waypoint --home {} undo "),
-        (("exec", "-b", "gone", "--", "true"), "to start it: waypoint --home {} shell gone -d"),
+        (("exec", "-b", "gone", "--", "true"), "to start this one: waypoint --home {} shell gone -d"),
         (("checkpoint", "noted"), "or move that one: waypoint --home {} checkpoint --force noted -b main"),
         (("run", "-b", "gone", "--", "true"), "'waypoint --home {} ps --all' lists"),
         (("stop", "gone"), "'waypoint --home {} ps --all' lists"),
         (("undo", "9999"), "see 'waypoint --home {} op log'"),
         (("shell", "main"), "'waypoint --home {} exec -b main -- CMD'"),
         (("checkpoint", "noted", "--json"), "waypoint --home {} checkpoint --force noted -b main"),
-        (("exec", "-b", "gone", "--json", "--", "true"), "to start it: waypoint --home {} shell gone -d"),
+        (("exec", "-b", "gone", "--json", "--", "true"), "to start this one: waypoint --home {} shell gone -d"),
     ],
 )
 def test_printed_commands_name_the_given_home(named: Home, words: tuple[str, ...], step: str) -> None:
@@ -125,7 +125,7 @@ def test_the_farewell_of_a_terminal_names_the_home(named: Home) -> None:
 @pytest.mark.privileged
 def test_a_home_from_the_variable_is_not_added(named: Home) -> None:
     refused = named.cli("exec", "-b", "gone", "--", "true")
-    assert "to start it: waypoint shell gone -d" in refused.stderr
+    assert "to start this one: waypoint shell gone -d" in refused.stderr
 
 
 @pytest.mark.privileged

@@ -39,6 +39,7 @@ if request["type"] == RequestType.DUMP and "freeze_cgroup" in request["opts"] an
     log = request["opts"]["log_file"]
     with open(f"/proc/{{caller}}/fd/{{request['opts']['work_dir_fd']}}/{{log}}", "w") as file:
         file.write("(00.010000) Error (criu/sk-inet.c:1): Can't get 1:16 opt: Operation not supported\\n")
+    side.recv(1 << 20)  # else the kernel reports a reset to the other side in place of the answer
     side.send(encode(RESPONSE, {{"type": RequestType.DUMP, "success": False}}))
     sys.exit(1)
 os.execv({criu!r}, [{criu!r}, *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Tests of this folder may be coroutines: each runs in an event loop of its own."""
+"""Fixtures of these tests. A test may be a coroutine, which runs in its own event loop."""
 
 import asyncio
 import inspect
@@ -16,7 +16,7 @@ from tests.session.stage import Stage
 from tests.session.transactions import ground as ground
 from tests.session.transactions import w as w
 
-# Far longer than any of them takes: a test that waits for something that never comes fails by name.
+# Far longer than any coroutine test takes, so that a test that would hang fails with its name.
 _LIMIT_S = 120
 
 
@@ -36,19 +36,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(scope="module")
 def pauses(tmp_path_factory: pytest.TempPathFactory) -> Pauses:
-    """For homes whose daemon shall stop at a step: `pauses.open_home`."""
+    """Opens homes whose daemon can be stopped at a step of an operation."""
     return Pauses(tmp_path_factory.mktemp("pauses"))
 
 
 @pytest.fixture(scope="module")
 def person() -> Iterator[Person]:
-    """A user of the machine, whom root lets in to the homes `let_in` and `trusting`."""
+    """An ordinary user, who may use the homes `let_in` and `trusting`."""
     with new_person("let-in", "/bin/bash") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def let_in(person: Person) -> Iterator[Home]:
+    """A home that `person` may use as themselves."""
     with open_home("let-in") as made:
         done = made.must("setup", "--user", person.name)
         assert f"user {person.name} (as themselves) may use it" in done.stderr
@@ -57,7 +58,7 @@ def let_in(person: Person) -> Iterator[Home]:
 
 @pytest.fixture(scope="module")
 def trusting(person: Person) -> Iterator[Home]:
-    """A home that trusts the person fully: the negative control of what is refused in `let_in`."""
+    """A home that trusts `person` like root. It shows that a refusal in `let_in` is due to the missing trust."""
     with open_home("trusting") as made:
         done = made.must("setup", "--user", person.name, "--trust", "full")
         assert f"user {person.name} (trusted fully: that is root on this machine) may use it" in done.stderr
@@ -73,20 +74,20 @@ def shell(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def stage(tmp_path: Path, shell: str) -> Iterator[Stage]:
-    """A live shell on a terminal, with its hooks."""
+    """A stage whose shell is that of the fixture `shell`. Call `open` to start it."""
     with ExitStack() as stack:
         yield Stage(tmp_path, shell, stack)
 
 
 @pytest.fixture
 def bash(tmp_path: Path) -> Iterator[Stage]:
-    """The same, bash only."""
+    """A stage with bash."""
     with ExitStack() as stack:
         yield Stage(tmp_path, "bash", stack)
 
 
 @pytest.fixture
 def zsh(tmp_path: Path) -> Iterator[Stage]:
-    """The same, zsh only."""
+    """A stage with zsh."""
     with ExitStack() as stack:
         yield Stage(tmp_path, "zsh", stack)

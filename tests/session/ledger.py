@@ -1,4 +1,4 @@
-"""Whether what a home has on record and what is on the machine are the same: nothing half-made, nothing left over."""
+"""Compares the records of a home with the machine: nothing is half made, and nothing is left over."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from waypoint.client import Client
 from waypoint.linux.tasks import cgroups
 from waypoint.model.ids import is_id
 
-SETTLE_S = 15.0  # a CRIU that hangs is given up after 7 s, and so is the next one
+SETTLE_S = 15.0  # a CRIU that hangs is killed after 7 s, and so is the CRIU of the second try
 _TABLES = {
     "live": "SELECT ready, record FROM live",
     "captures": "SELECT NOT ifnull(removed, 0), record FROM captures LEFT JOIN standings ON id = capture",
@@ -22,7 +22,7 @@ _TABLES = {
 
 
 def check(home: Home) -> None:
-    """Raises AssertionError with all differences that do not go away in SETTLE_S: endings may be under way."""
+    """Raise AssertionError with all differences that remain for SETTLE_S: sessions may be ending at the moment."""
     found: list[str] = []
 
     def is_consistent() -> bool:
@@ -35,7 +35,9 @@ def check(home: Home) -> None:
 
 
 def differences(home: Home) -> list[str]:
-    """What is on record and not there, or there and not on record, in words. Starts a daemon if none runs."""
+    """Return a sentence for each object that is recorded but does not exist, or exists but is not recorded. Starts a
+    daemon if none runs.
+    """
     client = Client(home.path)
     pid = client.status().pid
     tables = {name: _rows(home, query) for name, query in _TABLES.items()}
@@ -73,12 +75,12 @@ def group_of(home: Home) -> Path:
 
 
 def criu_pids(home: Home) -> list[int]:
-    """Of every CRIU that works for the home: each one that dumps has a group, restores run in their session's."""
+    """The pids of the home's CRIU processes: a dumping CRIU has its own cgroup, a restoring one its session's."""
     return [pid for pid in [*_members(group_of(home), "*"), *dumping_pids(home)] if name_of(pid) == "criu"]
 
 
 def dumping_pids(home: Home) -> list[int]:
-    """Of every CRIU that dumps for the home, and of its helpers."""
+    """The pids of the CRIU processes that dump sessions of the home, and of their children."""
     return _members(group_of(home), "dumps/*")
 
 
@@ -92,7 +94,7 @@ def _members(group: Path, below: str) -> list[int]:
 
 def _about_session(group: Path, branch: str, names: set[str]) -> list[str]:
     found = [] if branch in names else [f"{branch} is live and no branch"]
-    with contextlib.suppress(OSError):  # said already
+    with contextlib.suppress(OSError):  # the group is missing, which `differences` reports
         if "frozen 1" in (group / "cgroup.events").read_text():
             found.append(f"{branch} is frozen")
         if not (group / "cgroup.procs").read_text():

@@ -14,7 +14,9 @@ from waypoint.capture.steps import Step
 
 
 class Pauses:
-    """`env` is for the command that starts the daemon; all daemons after that one have it, too."""
+    """Stops a daemon at named steps. `env`: variables for the command that starts the daemon; daemons that replace it
+    inherit them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -22,7 +24,9 @@ class Pauses:
 
     @contextlib.contextmanager
     def open_home(self, purpose: str) -> Iterator[Home]:
-        """A new home. Every command of it, the SDK too, and so each daemon that one of them starts, has `env`."""
+        """Yield a new home without a daemon. The SDK in this process starts its daemon with `env`; a command that is to
+        start it needs `env=pauses.env`.
+        """
         with open_home(purpose) as home, pytest.MonkeyPatch.context() as patch:
             home.must("daemon", "stop")
             for name, value in self.env.items():
@@ -31,7 +35,7 @@ class Pauses:
 
     @contextlib.contextmanager
     def armed(self, *steps: Step) -> Iterator["Armed"]:
-        """The next time that a transaction comes to one of `steps`, it stops there, once."""
+        """In the `with` block, the daemon stops once at each of `steps`."""
         armed = Armed(self._folder)
         try:
             for step in steps:
@@ -53,7 +57,7 @@ class Armed:
         self._reached: Step | None = None
 
     def arm(self, step: Step) -> None:
-        """Stop at `step`; once more, if the last `wait` has seen it, to be called before `go_on`."""
+        """Make the daemon stop at `step` again. If it stands at this step now, call this before `go_on`."""
         os.mkfifo(self._folder / step)
         self._opened.append(os.open(self._folder / step, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         self._waiting[self._opened[-1]] = step
@@ -63,7 +67,9 @@ class Armed:
             os.close(fd)
 
     def wait(self, or_end_of: int = -1) -> Step | None:
-        """The step at which it has stopped; None if the process with pidfd `or_end_of` ended before."""
+        """Wait until the daemon stops at a step, and return the step; None if the process of the pidfd `or_end_of`
+        ends first.
+        """
         poll = select.poll()
         for fd in (*self._waiting, *([or_end_of] if or_end_of >= 0 else [])):
             poll.register(fd, select.POLLIN)
@@ -74,5 +80,5 @@ class Armed:
         return self._reached
 
     def go_on(self) -> None:
-        """Let the transaction that the last `wait` has seen go on. Raises OSError (ENXIO) if the daemon is dead."""
+        """Let the daemon continue from the step that `wait` returned. Raises OSError (ENXIO) if the daemon is dead."""
         os.close(os.open(self._folder / f"go-{self._reached}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))

@@ -1,5 +1,5 @@
-"""A real shell with our hooks on a real terminal, without a session around it, and the part of the daemon that drives
-it.
+"""A real shell with Waypoint's hooks on a real terminal, and the part of the daemon that drives it, without the
+namespaces, files and cgroup of a session.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ NONCE = "0123456789abcdef"
 
 
 def _no_spare() -> int:
-    raise OSError(errno.ENOSPC, "no room aside either")
+    raise OSError(errno.ENOSPC, "the spare folder is full, too")
 
 
 NO_SPARE = Spare("/nowhere", _no_spare)
@@ -39,7 +39,7 @@ HOOKS = Path(__file__).resolve().parents[2] / "shellwrap"
 
 
 class Ran(NamedTuple):
-    """What an exec's client got."""
+    """The result of an exec: exit status, output, and the fields of the `x` frame."""
 
     exit: int
     output: bytes
@@ -89,14 +89,14 @@ class Client:
         return str(self.notes[0]["exec"])
 
     async def wait_output(self, text: bytes) -> None:
-        """Return when `text` was among the output."""
+        """Wait until the output contains `text`."""
         while text not in self.output_bytes:
             self.taken.clear()
             await self.taken.wait()
 
 
 class Daemon:
-    """What a daemon has of one session. `die` leaves everything as it is at that moment."""
+    """The objects that a daemon has for one session. `die` closes them as they are, like a SIGKILL of the daemon."""
 
     def __init__(self, stage: "Stage") -> None:
         path = str(stage.folder / "ring")
@@ -126,7 +126,7 @@ class Daemon:
 
 
 class Stage:
-    """Call `open` in the test's event loop. `rc`: lines for the user's own rc file."""
+    """One shell and its terminal. Call `open` in the test's event loop to start the shell."""
 
     def __init__(self, folder: Path, shell: str, stack: ExitStack) -> None:
         self.folder = folder
@@ -137,13 +137,15 @@ class Stage:
         self.spare = NO_SPARE
         self.master = -1
         self.pid = 0
-        self.new_shell = False  # whether the last exec has ended the shell, and a new one has taken its place
-        self.state_lost = False  # whether that one has not got the state of the one before
+        self.new_shell = False  # the last exec ended the shell, and a new shell replaced it
+        self.state_lost = False  # the new shell did not get the old shell's state
         self._stack = stack
         self._fresh = 0
 
     async def open(self, rc: str = "", options: tuple[str, ...] = (), *, wait: bool = True) -> "Daemon":
-        """Start the shell, and a daemon that drives it; return when the first prompt is there (if `wait`)."""
+        """Start the shell, and a daemon that drives it. With `wait`, return when the shell has drawn its first prompt.
+        `rc`: lines for the user's rc file. `options`: of the shell.
+        """
         self.run.mkdir(mode=0o700, exist_ok=True)
         self.home.mkdir(exist_ok=True)
         (self.run / "nonce").write_text(f"{NONCE}\n")
@@ -159,7 +161,7 @@ class Stage:
         return self.daemon
 
     async def fresh(self, rc: str = "") -> "Stage":
-        """Another open shell of the same kind, in a folder of its own. For tests with a shell per row."""
+        """Open another stage with the same kind of shell in its own folder, for tests with one shell for each row."""
         self._fresh += 1
         folder = self.folder / f"fresh{self._fresh}"
         folder.mkdir()
@@ -168,7 +170,7 @@ class Stage:
         return stage
 
     async def next_daemon(self, client_task: "asyncio.Task[Ran] | None" = None) -> "Daemon":
-        """Let the daemon die, and start another one. `client_task`, which `begin` gave, has ended on return."""
+        """Replace the daemon by a new one, as after a SIGKILL; wait for `client_task`, a task from `begin`, to end."""
         self.daemon.die()
         self.daemon = Daemon(self)
         self._stack.callback(self.daemon.die)
@@ -178,7 +180,7 @@ class Stage:
         return self.daemon
 
     async def exec(self, text: str, client: Client | None = None, **fields: object) -> Ran:
-        """Run a command line as a client would."""
+        """Run a command line as a client does, and return its result. `fields`: fields of ExecRequest."""
         client = client or Client()
         request = ExecRequest(text=text, **fields)  # type: ignore[arg-type]  # the fields' types are the tests' own business
         end = await self.daemon.line.execute(request, client, client)
@@ -196,7 +198,7 @@ class Stage:
         programs: int | None = None,
         **fields: object,
     ) -> "tuple[asyncio.Task[Ran], Client]":
-        """Begin a command line; return when it has printed `shows` and has so many `programs` in the foreground."""
+        """Start a command line. Return when it has printed `shows` and runs `programs` processes in the foreground."""
         client = client or Client()
         task = asyncio.create_task(self.exec(text, client, **fields))
         while not client.notes and not task.done():
@@ -210,26 +212,26 @@ class Stage:
         return await self.exec("", resume=ident, offset=offset)
 
     async def type(self, text: bytes) -> None:
-        """Type as an attached person."""
+        """Type `text` as a person does who is attached to the terminal."""
         await self.daemon.terminal.keyboard.type(text)
 
     async def wait_printed(self, text: bytes, after: int = 0) -> None:
-        """Return when the terminal has printed `text` (after so many bytes)."""
+        """Wait until the terminal has printed `text`, not counting the first `after` bytes."""
         terminal = self.daemon.terminal
         while text not in self.printed(after):
             await terminal.wait_more(terminal.ring.end)
 
     async def wait_foreground(self, programs: int) -> None:
-        """Return when so many processes that run another program than the shell are in the terminal's foreground."""
+        """Wait until exactly `programs` processes other than the shell are in the terminal's foreground."""
         while len(_foreground(self)) != programs:
-            await asyncio.sleep(0)  # the kernel gives no event for it; others get their turn
+            await asyncio.sleep(0)  # the kernel reports no event for this, so look again at each turn of the event loop
 
     def printed(self, after: int = 0) -> bytes:
         ring = self.daemon.terminal.ring
         return ring.copy(max(after, ring.start), ring.end)
 
     def processes(self) -> list[int]:
-        """The shell and everything below it."""
+        """The pids of the shell and all its descendants."""
         found = [self.pid] if self.pid else []
         for pid in found:
             with contextlib.suppress(ProcessLookupError):

@@ -39,7 +39,7 @@ def test_local_writable_mounts_get_overlays_and_others_a_reason() -> None:
         "/home/ann/nas (nfs4: not a local file system)",
         "/snap/core/1 (squashfs",
         "/data (xfs: read-only)",
-        "/media/ann/USB STICK (vfat: overlayfs takes no",
+        "/media/ann/USB STICK (vfat: overlayfs does not accept",
     ):
         assert line in left_out
     assert not any(name in left_out for name in ("/proc", "/sys", "/dev", "/run", "/var/lib/waypoint"))

@@ -36,7 +36,9 @@ class Inside:
         """Put a request as a client does, and return the descriptor from which its answer can be read."""
         path = self.folder / f"a.{number}.1"
         os.mkfifo(path)
-        (self.folder / f"r.{number}.1").write_text("ps\n")
+        written = self.folder / f"new.{number}"
+        written.write_text("ps\n")
+        written.rename(self.folder / f"r.{number}.1")  # whole at once: the daemon may be reading requests
         answer = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self._stack.callback(os.close, answer)
         return answer

@@ -1,4 +1,4 @@
-"""The transactions that change a live session, with the steps that each passes, and what holds after each."""
+"""The commands that change a live session, as a table: the steps of each, and the state that it must leave."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from waypoint.model.errors import UnknownName
 FILES = (Step.PREPARED, Step.FROZEN, Step.DRAINED, Step.SEALED, Step.THAWED)
 LIVE = (*FILES, Step.DUMPED)
 DUMPING = (Step.FROZEN, Step.DUMPED)
-"""Steps at which CRIU waits for the daemon, with no code of its own in the session: killed there, it harms nothing."""
+"""Steps at which CRIU waits for the daemon and none of its code runs in the session: CRIU killed there does no harm."""
 START = (Step.RESERVED, Step.GROUNDED, Step.RESTORED, Step.CONFIRMED)
 END = (Step.ENDED, Step.CONCLUDED)
 FORKS = ("f1", "f2", "f3")
@@ -26,11 +26,11 @@ UNANSWERED = (
     r"waypoint: cannot get an answer to POST \S+: the daemon closed the connection before it answered\n"
     r"  next: see whether it was done: waypoint --home \S+ op log\n"
 )
-"""What a command says whose daemon was killed."""
+"""The pattern of the error that a command prints if its daemon is killed before it answers."""
 
 
 def replaced(branch: str, transaction: str) -> str:
-    """A pattern: what a command says that has replaced the session, or its files."""
+    """The pattern of the lines that a command prints on stderr when it has replaced the session, or its files."""
     exchanged = r"files: \d+ changed, \d+\.\d MiB written; the session was paused for [\d.]+ s\n"
     return (exchanged if transaction == "restore-files" else "") + (
         rf"replaced: the session on {branch}, kept as \w+, tier (live|files); "
@@ -54,22 +54,22 @@ BEGIN = """
 kept=yes; sleep 1000 & while sleep 0.1; do :; done &
 coproc MEMORY { while read -r told; do if [ "$told" = ? ]; then echo "$word"; else word=$told; fi; done; }
 """
-"""Two programs, and one that says, when it is asked, the word that it was told last: that lies in its memory."""
+"""Starts two programs in the background, and a coprocess that keeps a word in its memory and prints it on request."""
 ANSWER = "word=; { echo '?' >&${MEMORY[1]} && read -r -t 5 word <&${MEMORY[0]}; } 2>/dev/null"
 OLD, CHANGED = "old yes old old old 3", "changed yes changed changed changed 2"
 REWOUND = "changed yes changed old changed 2"
-ONLY_FILES = "yes changed changed 0"  # and the variables of its shell
+ONLY_FILES = "yes changed changed 0"  # of a session that was started from files and the variables of the shell
 
 
 def tell(session: Session, word: str) -> None:
-    """Have `word` on the terminal, in the shell, on the disk and in the program's memory."""
+    """Write `word` to the terminal, a variable of the shell, a file and the coprocess's memory."""
     told = session.exec(f"mark={word}; echo {word} > /srv/mark; echo {word} >&${{MEMORY[1]}}; echo mark {word}")
     assert (told.exit, told.output.decode()) == (0, f"mark {word}\n")
 
 
 def say(client: Client, branch: str) -> str:
-    """What the session has on its terminal, in its shell's variables, on its disk and in its program's memory, and how
-    many programs run.
+    """Return the word of `tell` as it is on the session's terminal, in its shell, in the file and in the coprocess's
+    memory, and the number of running background programs.
     """
     session = client.session(branch)
     said = session.exec(f"{ANSWER}; echo $kept $mark $(cat /srv/mark) $word $(jobs -rp | wc -l)").output.decode()
@@ -79,12 +79,16 @@ def say(client: Client, branch: str) -> str:
 
 @dataclass(frozen=True)
 class Transaction:
-    """`argv`: the command, on the live branch `w`. `steps`: those that it passes. `sure`: those from which on the new
-    state is there, even if everything is killed. `is_done`: whether the new state is there. `ends`: w lives no more
-    then. `dead`: w is stopped first. `first`: commands that make something for `argv` to work on.
+    """One command under test.
 
-    `becomes`: what w says once it is done. `made`: what can be forked, or answers, once it is done, and what that says.
-    `undone`: what w says when it was taken back, and `told` (a pattern) what is told then.
+    `argv`: the command, run while the branch `w` is live. `first`: commands that prepare its input. `dead`: `w` is
+    stopped before the command. `dumps`: the command makes CRIU dump `w`. `steps`: the steps that it passes
+    (waypoint/capture/steps.py). `sure`: the steps after which the new state remains even if all processes are killed.
+    `is_done`: returns whether the new state exists. `ends`: the command ends the session on `w`.
+
+    `becomes`: the result of `say` for `w` after the command. `made`: the captures and branches that the command makes,
+    with the result of `say` for each (for a capture: in a fork). `undone`: the result of `say` for `w` after an undo;
+    `told`: the pattern of what the undo prints on stderr.
     """
 
     argv: tuple[str, ...]
@@ -221,7 +225,9 @@ def ground(pauses: Pauses) -> Iterator[Ground]:
 
 @pytest.fixture
 def w(ground: Ground) -> Iterator[Ground]:
-    """A live session on branch w, which has moved on from the capture `base`. Afterwards only that is left."""
+    """A live session on the branch `w`, which was forked from the capture `base` and has changed since. At the end all
+    sessions and names are removed, except those of `base`.
+    """
     (live,) = ground.client.fork("base", "w")
     live.exec("kill -KILL %1; wait %1")
     tell(live, "changed")
@@ -247,7 +253,9 @@ def check_terminal(home: Home, branch: str) -> None:
 
 
 def check_after(w: Ground, transaction: Transaction, before: int, *, is_done: bool) -> None:
-    """The session, the record, and that the same may be done again, or what was made be used."""
+    """Check the session and the records after the command. If it was not done, do it again; then use what it made, and
+    undo it.
+    """
     client = w.client
     lives = not (is_done and transaction.ends) and (is_done or not transaction.dead)
     assert is_live(client, "w") == lives

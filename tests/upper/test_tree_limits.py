@@ -53,7 +53,7 @@ def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
     assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
     pool.close()
     pool = Ground(corner, "btrfs").open()
-    assert "a session with --disk has been in it" in pool.why_stays()
+    assert "a session with --disk has used the pool" in pool.why_stays()
     assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
     assert os.stat(corner / "pool.img").st_size == size
     pool.close()
