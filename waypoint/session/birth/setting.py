@@ -31,7 +31,8 @@ def plan_setting(
     if request.base is not None:
         base = start_plan.real_path(request.base, "start a session on", f"base {request.base!r}")
     if not os.path.isdir(base) or not (request.base or base).startswith("/"):
-        raise UsageProblem("start a session on", f"base {request.base!r}", "it is not a directory", "give --base DIR")
+        on = f"base {request.base or base!r}"
+        raise UsageProblem("start a session on", on, "it is not a directory", "give --base DIR")
     if origin and request.base and base != origin.base:
         raise UsageProblem(
             "go on with another base",
