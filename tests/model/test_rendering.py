@@ -20,3 +20,16 @@ def test_a_table_has_straight_columns() -> None:
     rows = [("a", "1", "live"), ("longer", "12345", "ok")]
     lines = rendering.table(("NAME", "N", "STATE"), rows, right=frozenset({"N"}))
     assert lines == ["NAME        N  STATE", "a           1  live", "longer  12345  ok"]
+
+
+def test_lists_in_the_facts_of_a_layer_are_words() -> None:
+    layers: dict[str, dict[str, object]] = {
+        "none": {"size_bytes": 10, "programs": ["vi a"], "lost": [], "digest": None},
+        "two": {"size_bytes": None, "programs": [], "lost": ["vi a: no\nsuch file", "b: gone"]},
+        "by_name": {"ids": "host", "ports": {"tcp": 80}},
+    }
+    assert {name: rendering.layer(facts) for name, facts in layers.items()} == {
+        "none": "10 B, vi a",
+        "two": "lost vi a: no; b: gone",
+        "by_name": "ids host, ports tcp 80",
+    }

@@ -19,6 +19,7 @@ from waypoint.linux.net import netns, network, rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import pidfd, procfs
+from waypoint.model.errors import one_line
 
 _NOTE = "router.json"  # in the home's runtime folder: pasta's pid and start time
 _PROGRAM_S = 20.0
@@ -231,5 +232,5 @@ def _nft(words: list[str], commands: str = "") -> str:
     except subprocess.TimeoutExpired as error:
         raise OSError(0, f"nft did not end within {_PROGRAM_S:g} s") from error
     if done.returncode != 0:
-        raise OSError(0, f"nft: {done.stderr.decode(errors='replace').splitlines()[:1]}")
+        raise OSError(0, f"nft: {one_line(done.stderr.decode(errors='replace'))}")
     return done.stdout.decode()

@@ -162,7 +162,7 @@ def log_line(capture: CaptureFacts, *, coloured: bool = False) -> str:
 
 def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
     """The headings and values of `show` about a capture, for `headed`."""
-    layers = [(f"  {kind}", _layer(layer)) for kind, layer in capture.layers.items() if layer is not None]
+    layers = [(f"  {kind}", layer(found)) for kind, found in capture.layers.items() if found is not None]
     return [
         ("capture", capture.capture),
         ("image", capture.image or ""),
@@ -187,16 +187,25 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
     ]
 
 
-def _layer(layer: Mapping[str, object]) -> str:
+def layer(found: Mapping[str, object]) -> str:
     """The facts about a layer in words. Fields that this program does not know are shown with their names."""
-    facts = dict(layer)
+    facts = dict(found)
     stored = facts.pop("size_bytes", None)
     programs = facts.pop("programs", None)
     words = [size(stored)] if isinstance(stored, int) else []
-    if isinstance(programs, list):
+    if isinstance(programs, list) and programs:
         words.append(" ".join(one_line(str(program)) for program in programs))
-    words += [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value is not None]
+    words += [
+        f"{name.replace('_', ' ')} {_plain(value)}" for name, value in facts.items() if value not in (None, [], {})
+    ]
     return ", ".join(words) or "kept"
+
+
+def _plain(value: object) -> str:
+    """`value` without the brackets and quotes of Python."""
+    if isinstance(value, Mapping):
+        value = [f"{key} {one}" for key, one in value.items()]
+    return "; ".join(one_line(str(one)) for one in value) if isinstance(value, list) else one_line(str(value))
 
 
 # --- operations
