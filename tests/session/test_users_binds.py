@@ -63,10 +63,11 @@ BINDS = {
     "own, at home": ("own:{home}/place", ""),
     "of a group of theirs": ("group:{mnt}", ""),
     "for all to read": ("read:{mnt}:ro", ""),
-    "root's to read, to be written": ("read:{mnt}", "may not write to it: "),
-    "root's": ("roots:{mnt}:ro", "may not read it: "),
+    "root's to read, to be written": ("read:{mnt}", "may not write to it"),
+    "root's": ("roots:{mnt}:ro", "may not read it"),
+    "root's passwords": ("/etc/shadow:/wptest-new/file", "/wptest-new/file: permission denied: /etc/shadow; "),
     "behind a folder of root's": ("hidden/open:{mnt}:ro", "no such file or directory on the host"),
-    "a link to root's": ("link:{mnt}:ro", "may not read it: "),
+    "a link to root's": ("link:{mnt}:ro", "may not read it"),
     "own, over /etc/passwd": ("own/file:/etc/passwd", "programs of root trust what lies at /etc/passwd"),
     "own, over /usr/src": ("own:/usr/src:ro", "programs of root trust what lies at /usr/src"),
     "own, as a new file of /etc": ("own/file:/etc/ld.so.preload:ro", "programs of root trust"),
@@ -234,7 +235,7 @@ def test_a_bind_made_by_root_for_a_user_is_restored_by_root_only(let_in: Home, p
         ("fork", "given-cp", "given-2"),
         ("restore", "given-cp", "--only", "files", "-b", "x"),
     ):
-        refused(person.can(let_in, *words), f"{person.name} may not write to it: ")
+        refused(person.can(let_in, *words), f"{person.name} may not write to it\n")
     stop(let_in, "given")
 
 

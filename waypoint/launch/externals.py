@@ -104,7 +104,7 @@ class FromOutside:
             with access.as_user(who.uid, who.gid, who.groups) if item.as_user else contextlib.nullcontext():
                 name = held.enter_context(source.opened())
                 if item.as_user:
-                    access.check(name, write=not item.readonly)
+                    access.check(name, write=not item.readonly, known_as=item.source)
             yield name
 
     def memory(self, memory: MemoryMount, place: MountPlace) -> None:

@@ -38,12 +38,17 @@ def as_user(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
         _set_groups(own)
 
 
-def check(path: str, *, write: bool) -> None:
+def check(path: str, *, write: bool, known_as: str = "") -> None:
     """Raise OSError unless the calling thread may read the file at `path`, or read and enter the folder, and with
-    `write` also write to it. `path` may be the name of a descriptor.
+    `write` also write to it. The error does not name the system call, so it can be shown to the user.
+
+    `path` may be the name of a descriptor; then `known_as` is the path for the error.
     """
     wanted = os.R_OK | (os.W_OK if write else 0) | (os.X_OK if os.path.isdir(path) else 0)
-    libc.syscall("faccessat2", _AT_FDCWD, os.fsencode(path), wanted, _AT_EACCESS, path=path)
+    try:
+        libc.syscall("faccessat2", _AT_FDCWD, os.fsencode(path), wanted, _AT_EACCESS)
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), known_as or path) from None
 
 
 def _set_groups(groups: Sequence[int]) -> None:

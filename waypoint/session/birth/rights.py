@@ -211,7 +211,8 @@ def _why_not_bind(who: User, bind: Bind) -> str:
             with contextlib.suppress(FileNotFoundError):  # the plan of the session's mounts reports it
                 access.check(bind.source, write=not bind.readonly)
         except OSError as error:
-            return f"{who.name} may not {'read' if bind.readonly else 'write to'} it: {error.strerror}"
+            refused = f"{error.strerror or error}".lower()
+            return f"{refused}: {bind.source}; {who.name} may not {'read' if bind.readonly else 'write to'} it"
         if not _may_cover(bind.target):
             data = ", ".join(_DATA)
             return (
