@@ -65,10 +65,12 @@ def test_without_json_nothing_is_on_stdout(home: Home) -> None:
 
 def test_a_stop_that_fails_for_one_session_reports_the_others(home: Home) -> None:
     home.must("shell", "there", "-d")
-    done = home.cli("stop", "nosuch", "there", "--discard", "--json")
-    assert done.code == 2
+    home.must("shell", "ended", "-d")
+    home.must("stop", "ended")
+    done = home.cli("stop", "ended", "there", "--discard", "--json")
+    assert done.code == 4
     found = done.json()
-    assert found["error"]["on"] == "branch nosuch"
+    assert found["error"]["on"] == "branch ended"
     assert [one["branch"] for one in found["stopped"]] == ["there"]
 
 
@@ -79,6 +81,12 @@ def test_json_after_the_command_belongs_to_the_command(home: Home) -> None:
     assert (done.code, done.stdout) == (2, "")
     done = home.cli("exec", "-b", "nosuch", "--json", "ls")
     assert (done.code, done.json()["by"], set(done.json()["error"])) == (125, "waypoint", PARTS)
+
+
+def test_exec_json_names_the_exit_status_of_the_process(home: Home) -> None:
+    done = home.cli("exec", "-b", "nosuch", "--json", "true")
+    found = done.json()
+    assert (done.code, found["exit"], found["error"]["exit"], found["error"]["code"]) == (125, 125, 125, "unknown-name")
 
 
 def test_exec_json_always_says_whose_the_exit_status_is(home: Home) -> None:

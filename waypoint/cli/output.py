@@ -117,9 +117,10 @@ def fail(error: "WaypointError", *, as_json: bool, beside: "dict[str, object] | 
     return error.exit_code
 
 
-def error_value(error: "WaypointError") -> "dict[str, object]":
-    """What `--json` prints in place of a result."""
-    return {"error": error.to_json() | {"next": advice(as_text(error.next_step))}}
+def error_value(error: "WaypointError", exit_code: "int | None" = None) -> "dict[str, object]":
+    """What `--json` prints in place of a result. `exit_code`: this process's exit status; None: that of the error."""
+    code = error.exit_code if exit_code is None else exit_code
+    return {"error": error.to_json() | {"exit": code, "next": advice(as_text(error.next_step))}}
 
 
 def print_error(text: str) -> None:

@@ -33,14 +33,15 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
         failed = error_of(home, branch, end)
     except WaypointError as error:
         failed = error
+    exit_code = outcome["exit"]
+    code = exit_code if isinstance(exit_code, int) else EXIT_FAILED
     if failed is not None:
-        outcome = error_value(failed) | outcome
+        outcome = error_value(failed, code) | outcome
         print_error(str(failed))
     outcome |= as_text(bytes(output))
     outcome["duration_ms"] = round((time.monotonic() - began) * 1000, 3)
     print_json(outcome)
-    code = outcome["exit"]
-    return code if isinstance(code, int) else EXIT_FAILED
+    return code
 
 
 def as_text(output: bytes) -> dict[str, object]:

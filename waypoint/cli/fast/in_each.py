@@ -194,7 +194,7 @@ def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
     for member in members:
         record = {**member.facts, "exit": member.exit, **as_text(bytes(outputs[member.branch]))}
         record |= {"said": member.said} if member.said else {}
-        records.append(record | (error_value(member.error) if member.error is not None else {}))
+        records.append(record | (error_value(member.error, member.exit) if member.error is not None else {}))
     print_json(records)
     return 0
 
