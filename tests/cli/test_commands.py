@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import daemon_pid
 from tests.cli.test_exec import read_until, started
+from tests.collecting import collecting
 from tests.homes import CLI_TIMEOUT_S, Home
 from tests.places import ROOT
 from tests.waiting import PATIENCE_S, wait_until
@@ -90,12 +91,20 @@ def test_stop_can_discard_the_files(home: Home, branch: str) -> None:
     assert branch not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
 
 
-def test_stop_of_several_continues_after_an_unknown_branch(home: Home, branch: str) -> None:
-    assert home.cli("stop", "--all", branch).code == 2
-    done = home.cli("stop", "nosuch", branch)
-    assert done.code == 2
-    assert "nosuch" in done.stderr
-    assert done.stdout.startswith(branch)
+def test_an_unknown_name_among_several_leaves_all_as_they_are(home: Home, branch: str) -> None:
+    commands = ("stop {b} nosuch", "stop nosuch {b} --discard", "stop {b} b//d --json", "stop --all {b}")
+    commands += ("branch delete --stop {b} nosuch", "rm {b}-cp nosuch", "fork {b}-cp {b}-x b//d", "du {b} nosuch")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    before = home.must("op", "log", "-n", "1", "--json").json()
+    with collecting() as row:
+        for command in commands:
+            with row(command):
+                done = home.cli(*command.format(b=branch).split())
+                assert done.code == 2
+                assert not done.stdout or done.json().get("stopped", []) == []
+    assert home.must("op", "log", "-n", "1", "--json").json() == before
+    home.must("rm", f"{branch}-cp", f"{branch}-cp")
+    home.must("branch", "delete", "--stop", branch, branch)
 
 
 def test_stop_takes_its_branch_from_the_option_and_the_environment_too(home: Home, branch: str) -> None:

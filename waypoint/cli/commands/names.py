@@ -26,7 +26,7 @@ def _row(branch: BranchFacts) -> tuple[str, ...]:
 
 
 def delete(given: Given) -> int:
-    client, names = Client(given.text("home")), given.texts("names")
+    client, names = Client(given.text("home")), list(dict.fromkeys(given.texts("names")))
     known = {branch.name: branch for branch in client.history.branches()}
     for name in names:
         if name not in known:

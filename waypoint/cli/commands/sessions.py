@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Iterator
 
 from waypoint.cli.caller import asker_of, branch_of, home_of, named_branches, require_terminal
 from waypoint.cli.output import (
@@ -64,16 +65,20 @@ def ps(given: Given) -> int:
 
 
 def stop(given: Given) -> int:
-    """Stop all named sessions, even if one cannot be stopped. Returns the exit status: that of the first failure. With
-    `--json` and a failure, the value is `{error, stopped}`.
+    """Stop all named sessions; none if a name is unknown. If a session cannot be stopped, the others still are. Returns
+    the exit status: that of the first failure. With `--json` and a failure, the value is `{error, stopped}`.
 
     With `--all`, sessions that this user may not stop are left running.
     """
     client, name = Client(given.text("home")), given.text("checkpoint")
+    branches = _branches(client, given)
     stopped: list[StopFacts] = []
     first: WaypointError | None = None
     of_others = 0
-    for branch in _branches(client, given):
+    for unknown in _unknown(client, branches) if not given.flag("all") else ():
+        print_error(str(unknown))
+        first = first or unknown
+    for branch in branches if first is None else ():
         try:
             stopped.append(client.session(branch).stop(discard=given.flag("discard"), checkpoint=name))
         except WaypointError as error:
@@ -106,6 +111,17 @@ def _branches(client: Client, given: Given) -> list[str]:
     if stop_all:
         return [session.branch for session in client.sessions()]
     return named or [branch_of(given)]
+
+
+def _unknown(client: Client, branches: list[str]) -> Iterator[UsageProblem]:
+    """An error for each of several branches that does not exist. A single branch needs no check before its stop."""
+    for branch in branches if len(branches) > 1 else ():
+        try:
+            client.session(branch).refresh()
+        except UsageProblem as error:
+            yield error
+        except WaypointError:  # such as a session that has ended: its stop reports that
+            continue
 
 
 def report_strangers(client: Client, *, each: bool = False) -> None:
