@@ -28,8 +28,8 @@ EXEC = Verb(
     "exec",
     (
         BRANCH,
-        Option(("--timeout",), "positive seconds", "End the command after S seconds; exit status 124.", "S"),
-        Option(("--wait-prompt",), "seconds", "How long to wait for the shell's prompt (default: 5).", "S"),
+        Option(("--timeout",), "positive seconds", "End the command after S seconds, with exit status 124.", "S"),
+        Option(("--wait-prompt",), "seconds", "How long to wait for a busy shell (default: 5).", "S"),
         Option(("-t", "--tty"), "flag", "Connect the command to this terminal."),
         Option(("-i", "--interactive"), "flag", "Pass stdin to the command (otherwise it reads /dev/null)."),
         Option(("--cwd",), "text", "Run in this directory (default: the shell's).", "DIR"),
@@ -40,22 +40,27 @@ EXEC = Verb(
     ),
     """Run one command in the session's own shell.
 
-    Changes to the shell stay: directory, variables, functions, jobs. A single CMD is shell text; if there are several,
-    each is quoted as one word. stdout and stderr arrive as one stream. With --cwd or --env the command runs in a
-    subshell, and its changes to the shell are lost.
+    The shell keeps changes of its directory, variables, functions and jobs. A single CMD is shell text; several CMD are
+    the words of one command, and each word is quoted. stdout and stderr arrive as one stream. With --cwd or --env the
+    command runs in a subshell, so its changes to the shell are lost.
 
-    Exit status: the command's own; 124 after --timeout; 125 if waypoint itself failed; 141 if the reader of stdout is
-    gone (the command is interrupted then).
+    Exit status: that of the command; 124 after --timeout; 125 if waypoint itself failed; 141 if the reader of stdout
+    has gone away (the command is then interrupted).
 
-    At its timeout the command gets SIGINT, then SIGTERM, then SIGKILL. waypoint returns at most half a second later and
-    reports the last signal. The timeout also limits the wait for a busy shell: a command that did not start in that
-    time is dropped, with exit status 125. Three Ctrl-C within two seconds kill the command.
+    Busy shell: while another 'waypoint exec' runs in the session, the command waits, at most for its --timeout. While
+    any other program runs in the foreground, the command waits as long as --wait-prompt says. If the command cannot
+    start in this time, it is not run, and the exit status is 125.
 
-    `exit N` as the whole command ends the session. A command that exits the shell in another way (`cd x || exit 1`,
-    `set -e`) does not: a new shell takes over the variables, functions and directory, without `set -e`. If some of
-    these cannot be taken over (more than 16 MiB, a full disk), that is reported. Background programs continue, but
-    are not jobs of the new shell. Two things do end the session: an EXIT trap set by CMD, and `exec` of another
-    program; in zsh also `set -e`. In these cases `exit` hangs up the jobs, as usual.""",
+    Timeout: the time begins again when the command starts. At the timeout the command gets SIGINT, then SIGTERM, then
+    SIGKILL; waypoint returns at most half a second later and reports the last signal. Three Ctrl-C within two seconds
+    kill the command at any time.
+
+    Leaving the shell: if `exit N` is the whole command, the session ends, with exit status N. If a command exits the
+    shell in another way (`cd x || exit 1`, `set -e`), the session continues: a new shell takes over the variables,
+    functions and directory, but not `set -e`. If it cannot take over all of them (more than 16 MiB, a full disk), this
+    is reported. Background programs continue, but are not jobs of the new shell. There are exceptions in which the
+    session does end, and its jobs get SIGHUP: the command has set an EXIT trap, or has replaced the shell by another
+    program (`exec`), or has used `set -e` in zsh.""",
     "Example: waypoint exec 'cd /srv && export MODE=test' && waypoint exec make -j4",
     words="CMD",
 )
@@ -75,8 +80,8 @@ RUN = Verb(
 
     ARGV is a program, found through the session's PATH, and its arguments. stdout and stderr stay separate.
 
-    Exit status: the process's own; 127 if there is no such program; 126 if it cannot be executed; 125 if waypoint
-    itself failed; 141 if the reader of stdout is gone (the process gets SIGPIPE then).""",
+    Exit status: that of the process; 127 if there is no such program; 126 if it cannot be executed; 125 if waypoint
+    itself failed; 141 if the reader of stdout has gone away (the process then gets SIGPIPE).""",
     "Example: waypoint run -it -- python3",
     words="ARGV",
 )
@@ -84,19 +89,19 @@ RUN = Verb(
 SHELL = Verb(
     "shell",
     (
-        Option(("--from",), "text", "Continue from the files of NAME (default: the branch's own).", "NAME"),
+        Option(("--from",), "text", "Start with the files of NAME (default: those of the branch).", "NAME"),
         Option(("--base",), "text", "The root file system under the session (default: this machine's).", "DIR"),
-        Option(("--bind",), "texts", "Share a path of this machine, without a copy.", "HOST:PATH[:ro]"),
+        Option(("--bind",), "texts", "Use a path of this machine directly, without a copy.", "HOST:PATH[:ro]"),
         Option(("--net",), "choice", "The session's network (default: private).", choices=("private", "host", "none")),
-        Option(("--allow-net",), "texts", "Reach only these names and networks.", "LIST"),
+        Option(("--allow-net",), "texts", "Let the session reach only these names and networks.", "LIST"),
         Option(("--allow",), "choice", "Let processes create namespaces and mounts.", choices=("userns",)),
         Option(("--user",), "text", "The owner of the session (default: you, also under sudo).", "USER"),
         Option(("--cwd",), "text", "The directory in which the shell starts (default: this one).", "DIR"),
         Option(("--shell",), "text", "The path or name of the shell (default: $SHELL, else the user's).", "SHELL"),
-        _limit("memory", "size", "The most memory (default: three quarters of the machine's).", "SIZE"),
-        _limit("cpus", "amount", "The most processors, such as 1.5 (default: all).", "N"),
-        _limit("pids", "number", "The most processes and threads (default: 4096).", "N"),
-        _limit("disk", "size", "The most that the session may write to disk (default: no limit).", "SIZE"),
+        _limit("memory", "size", "The maximum of memory (default: three quarters of the machine's).", "SIZE"),
+        _limit("cpus", "amount", "The maximum of processors, such as 1.5 (default: all).", "N"),
+        _limit("pids", "number", "The maximum of processes and threads (default: 4096).", "N"),
+        _limit("disk", "size", "The maximum of changed files on disk (default: no limit).", "SIZE"),
         Option(("-d", "--detach"), "flag", "Start the session and print its branch; do not attach."),
         JSON,
         BRANCH,
@@ -106,32 +111,38 @@ SHELL = Verb(
 
     A session works on a copy-on-write view of this machine. When you leave its shell, the session ends and its files
     are kept: the next 'waypoint shell BRANCH' continues from them. Ctrl-] d detaches and leaves the session running.
-    A running session keeps its options; other options are refused until it is stopped. CMD runs in place
-    of the shell. Exit status: the shell's, or CMD's.
+    CMD runs in place of the shell. Exit status: that of the shell, or of CMD.
 
-    Shell: bash and zsh show the branch in their prompts, unless WAYPOINT_PROMPT is `off`. With other shells 'waypoint
-    exec' is refused.
+    Options: they apply when the session starts. If the session is already running, an option with another value is
+    refused; to change it, stop the session first.
 
-    Network: `private` has its own loopback and reaches public addresses and names; it does not reach this machine,
-    other sessions or private networks. Without passt and nftables it reaches nothing outside. `none` has its own
-    loopback only. `host` is this machine's network, including all that listens on the machine; the session's root has
-    no rights over it, so ping and ports below 1024 do not work. With `--allow-net pypi.org,10.1.0.0/16` the session
-    reaches nothing else; names are looked up again each minute. In a copy of a session (fork, restore) the connections
-    to other machines are reset. The branch keeps its network.
+    Shell: bash and zsh show the branch in their prompts, unless WAYPOINT_PROMPT is `off`. 'waypoint exec' works with
+    these two shells only.
 
-    Sharing: a path given with --bind is not copied. If root starts the session, root in the session writes there as
-    root; set-uid programs work, too.
+    Network: with `private`, the session has a network of its own. It reaches public addresses and can look up names,
+    but it reaches neither this machine nor other sessions nor private networks. Without passt and nftables it reaches
+    nothing outside. With `--allow-net pypi.org,10.1.0.0/16` it reaches only these names and networks; the addresses of
+    the names are looked up again each minute. With `none`, the session reaches nothing outside. With `host`, it uses
+    the network of this machine, including all services on this machine; root in the session has no rights over this
+    network, so ping and ports below 1024 do not work. In a copy of a session (fork, restore) the connections to other
+    machines are reset. Later sessions of the branch have the same network.
 
-    Namespaces: processes cannot create namespaces or mounts, which the sandboxes of many programs need (bubblewrap,
-    Chromium). With `--allow userns` they can, like ordinary users of this machine, except for cgroup namespaces (in
-    place of `bwrap --unshare-all` name the others one by one). The branch keeps this setting.
+    Bind: what the session writes below PATH is written to HOST on this machine, and restore and undo do not reverse
+    it. If root starts the session, root in the session writes there as root, and set-uid programs work there.
 
-    Owner: a branch belongs to the user whom it was started for; 'waypoint ps' shows this user. Only root, and a user
-    whom root trusts fully, can use the branch of another user. All but root must name the owner with --user.
+    Namespaces: the sandboxes of many programs (bubblewrap, Chromium) create namespaces and mounts, which a session
+    forbids. With `--allow userns` processes may create them, as ordinary users of this machine may. Only cgroup
+    namespaces stay forbidden: in place of `bwrap --unshare-all`, give the option for each other namespace. Later
+    sessions of the branch have the same setting.
 
-    Limits: a SIZE is such as 512M or 2G. The branch keeps its limits, and so do sessions started from its captures;
-    'waypoint show' shows them. If this machine cannot enforce a limit, that is reported. Files that the session has
-    deleted, but that checkpoints and forks still hold, count for --disk until the session is stopped or restored.""",
+    Owner: a branch belongs to the user for whom its session was started; 'waypoint ps' shows this user. Other users
+    cannot use the branch, except for root and a user with `setup --trust full`. A trusted user, and root under sudo,
+    must then name the owner with --user.
+
+    Limits: SIZE is a number with a unit, such as 512M or 2G. Later sessions of the branch, and sessions started from
+    its captures, have the same limits; 'waypoint show' prints them. If this machine cannot enforce a limit, a message
+    says so. A file that the session deletes still counts for --disk while a checkpoint or fork contains it, until the
+    session is stopped or restored.""",
     "Example: waypoint shell fix-1 --bind ~/project:/project",
     arguments=(Argument("argument", "BRANCH", required=False),),
     words="CMD",
@@ -147,11 +158,11 @@ CHECKPOINT = Verb(
         Option(
             ("--tier",),
             "choice",
-            "The tier to reach, else exit status 5 (default: auto, the best that is possible).",
+            "Require this tier, or exit with status 5 (default: auto, the best possible tier).",
             choices=("auto", "live", "respawn", "files"),
         ),
-        Option(("--park",), "flag", "End the session afterwards; 'waypoint shell BRANCH' resumes it. Needs tier live."),
-        Option(("--force",), "flag", "If a checkpoint has this name already, move the name."),
+        Option(("--park",), "flag", "Then end the session; 'waypoint shell BRANCH' continues it. Requires tier live."),
+        Option(("--force",), "flag", "If a checkpoint NAME exists, replace it."),
         JSON,
         HOME,
     ),
@@ -160,11 +171,12 @@ CHECKPOINT = Verb(
     The session continues. Prints the name, the id of the capture, its tier, and how long the session was paused.
     Anything that could not be saved completely is reported on stderr.
 
-    Tiers: `live` keeps the processes as they are; `respawn` keeps what is needed to start the programs again; `files`
-    keeps no processes. Each tier keeps the shell's variables and functions.
+    Tiers: `live` saves the processes with their memory; `respawn` saves the command lines of the programs, which are
+    started again after a restore; `files` saves no processes. Each tier saves the shell's variables and functions.
 
-    Inside a session the command returns again, in each session that is started from the checkpoint, and prints
-    `restored BRANCH CAPTURE` there. A script that restores its own checkpoint must check for this output, or it loops:
+    Inside a session, the running 'waypoint checkpoint' is saved, too. So it returns twice: in the session, where it
+    prints `checkpointed ...`, and in each session that is started from the checkpoint, where it prints `restored
+    BRANCH CAPTURE`. A script that restores its own checkpoint must test for this output, or it never ends:
     case $(waypoint checkpoint ready) in restored*) ;; *) make test || waypoint restore ready ;; esac""",
     "Example: waypoint checkpoint before-upgrade -m 'all tests pass'",
     arguments=(NAME,),
@@ -173,25 +185,25 @@ CHECKPOINT = Verb(
 RESTORE = Verb(
     "restore",
     (
-        Option(("-b", "--branch"), "text", "The branch to restore on (default: that of NAME).", "BRANCH"),
-        Option(("--new",), "text", "Restore on the new branch NEW; all other branches stay as they are.", "NEW"),
+        Option(("-b", "--branch"), "text", "The branch whose session is replaced (default: see below).", "BRANCH"),
+        Option(("--new",), "text", "Replace nothing; start a session on the new branch NEW.", "NEW"),
         Option(("--only",), "choice", "Restore only this part of the capture.", choices=("files", "shell")),
         LOSE_PROCESSES,
         JSON,
         HOME,
     ),
-    """Go back to the capture NAME, in place of the branch's session.
+    """Replace the session of a branch with the capture NAME.
 
-    NAME is a checkpoint, a branch, or the id of a capture (4 digits or more of it). Without --branch, it is restored on
-    the branch where it was taken, or on NAME if that is a branch. If this branch has no running session, one is
-    started.
+    NAME is a checkpoint, the id of a capture (at least 4 of its digits), or a branch, which stands for its latest
+    capture. Without --branch, the session on the branch NAME is replaced; if NAME is not a branch, the session on the
+    branch where the capture was taken. If this branch has no running session, one is started.
 
-    A running session is captured before it is replaced, with its processes. If that is impossible, nothing is replaced
-    and the exit status is 5 (see --lose-processes). 'waypoint undo' brings the replaced session back. Attached
-    terminals stay attached. Prints the branch, and on stderr what was replaced.
+    Before a running session is replaced, it is captured with its processes, so that 'waypoint undo' can restore it. If
+    this is impossible, nothing is replaced and the exit status is 5; --lose-processes permits to keep only its files.
+    Attached terminals stay attached. Prints the branch on stdout, and what was replaced on stderr.
 
-    With --only files the session's programs are paused until all files are copied back: some 5 s for a deleted
-    directory of 50,000 files. The number of files and bytes and the length of the pause are printed.""",
+    With --only files, the running programs continue after the restore. They are paused while the files are copied: some
+    5 s for a deleted directory of 50,000 files. Prints the number of files and bytes and the length of the pause.""",
     "Example: waypoint restore before-upgrade; waypoint restore before-upgrade --new retry",
     arguments=(NAME,),
 )
@@ -199,21 +211,28 @@ RESTORE = Verb(
 FORK = Verb(
     "fork",
     (
-        Option(("-n", "--count"), "number", "Make N branches, PREFIX-1 and so on.", "N", bounds=f"1 to {MAX_FORKS}"),
-        Option(("--prefix",), "text", "The beginning of their names (default: NAME).", "PREFIX"),
+        Option(
+            ("-n", "--count"),
+            "number",
+            "Start N sessions, on the branches PREFIX-1 to PREFIX-N.",
+            "N",
+            bounds=f"1 to {MAX_FORKS}",
+        ),
+        Option(("--prefix",), "text", "The beginning of the branch names (default: NAME).", "PREFIX"),
         JSON,
         HOME,
     ),
     """Start sessions on new branches, each a copy of the capture NAME.
 
-    All of them start, or none. If NAME is a branch with a running session, this session is captured now. Prints the
-    branches.
+    Either all of the sessions start, or none. If NAME is a branch with a running session, this session is captured now.
+    Prints the names of the new branches.
 
     With CMD, runs CMD in the shells of all new sessions at the same time and prints their output; each line begins with
-    the branch. As with 'waypoint exec', a single CMD is shell text; if there are several, each is quoted as one word.
-    {i} (1, 2, ...) and {branch} in CMD are replaced. Exit status 1 if CMD fails in one of the sessions.
+    the branch. As with 'waypoint exec', a single CMD is shell text; several CMD are the words of one command. {i} in
+    CMD is replaced by the number of the session (1, 2, ...), {branch} by its branch. Exit status 1 if CMD fails in one
+    of the sessions.
 
-    A branch and its files stay when its session ends; 'waypoint branch delete' removes them.""",
+    When a session ends, its branch and its files are kept; 'waypoint branch delete' removes them.""",
     "Example: waypoint fork ready -n 3 -- 'make test SEED={i}'",
     arguments=(NAME, Argument("branches", "BRANCH", required=False, many=True)),
     words="CMD",

@@ -47,12 +47,12 @@ _SETUP = Verb(
             ("--check",), "flag", "Change nothing; report what is installed. Exit status 3 if something is missing."
         ),
         Option(("--remove",), "flag", "End all sessions and remove the home with everything in it."),
-        Option(("--user",), "text", "Let this user run waypoint without sudo. Replaces the previous USER.", "USER"),
-        Option(("--group",), "text", "Also let the members of this group. Replaces the previous GROUP.", "GROUP"),
+        Option(("--user",), "text", "Let USER run waypoint without sudo, in place of the user named before.", "USER"),
+        Option(("--group",), "text", "Let members of GROUP, too; in place of the group named before.", "GROUP"),
         Option(
             ("--trust",),
             "choice",
-            "The rights of USER: `own` (default) or `full`, which makes USER root on this machine.",
+            "`own` (default): USER has only USER's rights. `full`: USER can become root on this machine.",
             choices=("own", "full"),
         ),
         Option(("--yes",), "flag", "With --remove: do not ask."),
@@ -60,16 +60,17 @@ _SETUP = Verb(
     ),
     """Prepare this machine.
 
-    Creates a home with its pool of files, finds or installs a CRIU that works with this kernel, and installs completion
-    for bash and zsh. If systemd runs, also installs a unit that starts the daemon. Run it again at any time: it does
-    what is missing and reports what it changed.
+    Creates a home, the folder in which Waypoint stores sessions and captures. Finds or installs a CRIU that works with
+    this kernel. Installs completion for bash and zsh and, if systemd runs, a unit that starts the daemon. You can
+    repeat setup at any time: it adds what is missing and reports what it changed.
 
-    Needs root. For another user who may use the home, it installs completion only. --remove asks before it removes
-    anything; without a terminal it needs --yes.
+    Only root can do this. If a user who may use the home runs setup, it installs completion for this user only.
+    --remove asks before it removes anything; without a terminal it needs --yes.
 
-    USER and the members of GROUP get sessions as themselves, and cannot use those of others. They are refused
-    --user root, --base, and a --bind of paths that they cannot use themselves. With --trust full USER may do all this,
-    and so is root on this machine; 'waypoint setup --user USER' without it takes this right back.""",
+    The sessions of USER, and of members of GROUP, run as the user who starts them. These users cannot use the sessions
+    of other users, start sessions as root or on another --base, or --bind paths that they cannot access otherwise. With
+    --trust full, USER may do all of this, and so has the rights of root on this machine. To withdraw this trust, repeat
+    'waypoint setup --user USER' without --trust.""",
     'Example: sudo waypoint setup --user "$USER"',
 )
 
@@ -78,10 +79,12 @@ _DOCTOR = Verb(
     (JSON, HOME),
     """Check whether this machine can run Waypoint.
 
-    Tries everything for real, on a temporary session. With BRANCH, checks the running session of this branch: which of
-    its processes a checkpoint cannot keep as they are (tier `live`), and why.
+    Tries each feature in a temporary session. For a feature that does not work here, prints why, and how to get it.
+    With BRANCH, lists the processes of this branch's running session: at which tier a checkpoint can save each of them
+    ('waypoint checkpoint --help' explains tiers), and why not `live`.
 
-    Exit status 3 if sessions cannot be started, or cannot be saved with their processes.""",
+    Exit status 3 if sessions cannot be started, or cannot be saved with their processes. With BRANCH: if a process
+    cannot be saved at tier `live`.""",
     "Example: sudo waypoint doctor",
     arguments=(ONE_BRANCH,),
 )
@@ -92,17 +95,17 @@ _ATTACH = Verb(
     """Show a running session on this terminal.
 
     Several terminals can be attached to one session. Ctrl-] d detaches and leaves the session running; Ctrl-] twice
-    sends one Ctrl-]. Exit status: the shell's if the session ends, 0 after you detach.""",
+    sends one Ctrl-]. Exit status: that of the shell if the session ends, 0 if you detach.""",
     "Example: waypoint attach fix-1",
     arguments=(ONE_BRANCH,),
 )
 
 _LOGS = Verb(
     "logs",
-    (Option(("-f", "--follow"), "flag", "Then print new output as it comes."), BRANCH, HOME),
+    (Option(("-f", "--follow"), "flag", "Continue with new output as it comes."), BRANCH, HOME),
     """Print the output of the session's terminal.
 
-    Prints all that is still kept, byte for byte.""",
+    Prints byte for byte what is still kept: the latest output.""",
     "Example: waypoint logs -f fix-1",
     arguments=(ONE_BRANCH,),
 )
@@ -110,7 +113,7 @@ _LOGS = Verb(
 _EVENTS = Verb(
     "events",
     (
-        Option(("-f", "--follow"), "flag", "Then print new events as they come, until 'waypoint daemon stop'."),
+        Option(("-f", "--follow"), "flag", "Continue with new events as they come, until 'waypoint daemon stop'."),
         Option(("--json",), "flag", "Print one JSON value per line."),
         HOME,
     ),
@@ -122,11 +125,12 @@ _EVENTS = Verb(
 
 _PS = Verb(
     "ps",
-    (Option(("-a", "--all"), "flag", "Also list branches whose session can be started again."), JSON, HOME),
+    (Option(("-a", "--all"), "flag", "Also list branches without a running session."), JSON, HOME),
     """List running sessions.
 
-    FILES is the size of the files that the session has changed. STATE of a branch without a session: `parked` if its
-    processes were kept, `ended` if only its files were kept, `lost` if the machine went down while it ran.""",
+    FILES is the size of the files that the session has changed. A branch without a running session has one of these
+    STATEs: `parked`: its processes are saved, and 'waypoint shell BRANCH' continues them. `ended`: its files are saved.
+    `lost`: the machine went down while the session was running; the changed files are still there.""",
     "Example: waypoint ps --all",
 )
 
@@ -136,7 +140,10 @@ _STOP = Verb(
         BRANCH,
         Option(("-a", "--all"), "flag", "End every running session."),
         Option(
-            ("--checkpoint",), "text", "Also keep the processes, as checkpoint NAME, or exit with status 5.", "NAME"
+            ("--checkpoint",),
+            "text",
+            "Save files and processes as checkpoint NAME. If this fails: exit status 5.",
+            "NAME",
         ),
         Option(("--discard",), "flag", "Delete the session's files."),
         JSON,
@@ -154,7 +161,7 @@ _BRANCH_DELETE = Verb(
     (Option(("--stop",), "flag", "First end the sessions that are running."), JSON, HOME),
     """Delete branches.
 
-    Deletes all of them, or none. 'waypoint undo' brings them back until 'waypoint gc' removes their captures.""",
+    Deletes either all of them or none. 'waypoint undo' restores them, until 'waypoint gc' removes their captures.""",
     "Example: waypoint branch delete --stop fix-1 fix-2",
     arguments=(Argument("names", "BRANCH", many=True),),
 )
@@ -164,8 +171,8 @@ _BRANCH_LIST = Verb(
     (JSON, HOME),
     """List all branches.
 
-    STATE says whether its session is running. TIP is the capture from which the branch continues; TIER and AGE are
-    those of the tip.""",
+    STATE shows whether the branch has a running session. TIP is the latest capture of the branch; TIER and AGE are
+    those of this capture.""",
     "Example: waypoint branch list --json",
 )
 
@@ -202,8 +209,8 @@ _LOG = Verb(
     ),
     """List the captures of a branch, the newest first.
 
-    'waypoint restore' goes back to any of them. NAME is a branch, a checkpoint, or the id of a capture (4 digits or
-    more of it); the list begins with its capture. Each line shows the id, then the names in parentheses.""",
+    'waypoint restore' can restore any of them. NAME is a branch, a checkpoint, or the id of a capture (at least 4 of
+    its digits); the list begins with this capture. Each line shows the id, then the names in parentheses.""",
     "Example: waypoint log --graph --all",
     arguments=(Argument("argument", "NAME", required=False),),
 )
@@ -213,8 +220,8 @@ _SHOW = Verb(
     (JSON, HOME),
     """Show everything about one capture.
 
-    Shows its parents, and what was kept of files, processes and terminal. NAME is a checkpoint, or the id of a capture
-    (4 digits or more of it). If NAME is a branch, shows its latest capture and its running session.""",
+    Shows its parents, and what it contains: files, processes, terminal. NAME is a checkpoint, or the id of a capture
+    (at least 4 of its digits). If NAME is a branch, shows its latest capture and its running session.""",
     "Example: waypoint show before-upgrade",
     arguments=(NAME,),
 )
@@ -224,8 +231,8 @@ _RM = Verb(
     (JSON, HOME),
     """Remove names of checkpoints and branches.
 
-    Removes all of them, or none. A branch with a running session cannot be removed. The captures stay, under their ids,
-    and 'waypoint undo' brings the names back, until 'waypoint gc' removes the captures.""",
+    Removes either all of them or none. A branch with a running session cannot be removed. The captures themselves stay:
+    you can use their ids, and 'waypoint undo' restores the names, until 'waypoint gc' removes the captures.""",
     "Example: waypoint rm before-upgrade",
     arguments=(Argument("names", "NAME", many=True),),
 )
@@ -240,18 +247,24 @@ _UNDO = Verb(
     ),
     """Undo operation N of 'waypoint op log', or the last operation.
 
-    Names point again to where they pointed before the operation. A session that the operation ended is started again
-    from what was kept; a session that it replaced comes back; a session that it started is ended. Before a session is
-    replaced or ended, it is captured with its processes; if that is impossible, the exit status is 5. What will not
-    come back is printed on stderr first.
+    Each name again means the capture that it meant before the operation. A session that the operation ended or
+    replaced is started again from its capture; a session that the operation started is ended. Before undo replaces or
+    ends a session, it captures this session with its processes; if that is impossible, the exit status is 5 (see
+    --lose-processes). What cannot be restored is printed on stderr first.
 
-    Without N: the last operation on BRANCH, or by a caller who works on BRANCH ($WAYPOINT_BRANCH, or a process in its
-    session). Without a branch: the last operation that you requested from this terminal or from one that is closed, or
-    that was requested inside the session of main. Operations of others can only be undone by their number; unless you
-    are root or fully trusted, this includes what another user did on BRANCH.
+    Without N, 'waypoint undo' chooses the last one of these operations:
 
-    A second undo takes back the operation before that, as in an editor. Undoing the start of a session ends the
-    session. An undo is itself an operation: undo its number to reverse it.""",
+    - With a branch (--branch, $WAYPOINT_BRANCH, or inside a session): operations on this branch, and operations that
+    were requested by a caller with this $WAYPOINT_BRANCH or inside the branch's session.
+
+    - Without a branch: operations that you requested from this terminal or from a terminal that is closed now, and
+    operations that were requested inside the session of main.
+
+    - All other operations can be undone by their number only. Unless you are root or have full trust, this includes all
+    operations of other users.
+
+    A second undo undoes the operation before the first, as in an editor. An undo is itself an operation: to reverse it,
+    undo its number.""",
     "Example: waypoint undo -b fix-1; waypoint op log -n 5 && waypoint undo 17",
     arguments=(Argument("number", "N", required=False, is_number=True),),
 )
@@ -261,7 +274,7 @@ _GC = Verb(
     (
         Option(("--keep-operations",), "text", "Keep what is needed to undo operations up to this age.", "AGE"),
         Option(("--dry-run",), "flag", "Remove nothing; list what would be removed."),
-        Option(("--compact",), "flag", "Also make the pool of files smaller; fails if sessions are running."),
+        Option(("--compact",), "flag", "Also make the pool smaller (see below); fails if sessions are running."),
         JSON,
         HOME,
     ),
@@ -269,10 +282,11 @@ _GC = Verb(
 
     A capture is needed if it is the latest of a branch, if it is a checkpoint, or if 'waypoint undo' needs it for an
     operation of the last 7 days (see --keep-operations). The parents of a needed capture stay in the log, but their
-    content is removed. Also removes files in the home that its names.db does not know.
+    content is removed. Also removes files in the home that belong to no capture and no session.
 
-    Space that is freed inside the pool of files is given back to the disk while no session runs: by this command, or
-    some seconds after the last session has ended. Until then, running sessions can use it.
+    The home stores files in a pool, which on most file systems is one large file. The pool becomes smaller only while
+    no session is running: by this command, or some seconds after the last session has ended. Until then, sessions can
+    use the space that was freed inside the pool.
 
     AGE is a number and s, m, h, d or w: 12h, 30d.""",
     "Example: waypoint gc --dry-run; waypoint gc --keep-operations 12h",
@@ -283,9 +297,9 @@ _DU = Verb(
     (JSON, HOME),
     """Show how much disk space captures and sessions use.
 
-    Shows all of them and the whole home, or only those that the NAMEs mean. FILES is the size of the files that a
-    capture or session has changed; OWN FILES is the part that no other one shares, which is freed if it is removed;
-    PROCESSES is the size of its saved processes and terminal.""",
+    Shows all captures and sessions and the totals of the home; with NAMEs, only those captures and sessions. FILES is
+    the size of the changed files. OWN FILES is the part of them that no other capture or session contains: the space
+    that is freed when this capture or session is removed. PROCESSES is the size of saved processes and terminals.""",
     "Example: waypoint du; waypoint du before-upgrade --json",
     arguments=(Argument("names", "NAME", required=False, many=True),),
 )
@@ -295,7 +309,8 @@ _OP_LOG = Verb(
     (Option(("-n", "--limit"), "number", "List at most N operations.", "N"), JSON, HOME),
     """List operations, the newest first.
 
-    Shows for each what it changed, and what 'waypoint undo' of it would do, or why it cannot be undone.""",
+    Shows for each operation what it changed, and what 'waypoint undo' of its number would do, or why it cannot be
+    undone.""",
     "Example: waypoint op log -n 10 && waypoint undo 17",
 )
 
@@ -304,7 +319,7 @@ _OP = Group(
     (),
     """Show the log of operations.
 
-    Each operation that changed a name or a session has a number, for 'waypoint undo'.""",
+    Each operation that changed a name or a session has a number, which 'waypoint undo' takes.""",
     "Example: waypoint op log -n 10",
     (_OP_LOG,),
 )
@@ -312,7 +327,7 @@ _OP = Group(
 _DAEMON_LOGS = Verb(
     "daemon logs",
     (
-        Option(("-f", "--follow"), "flag", "Then print new lines as they come."),
+        Option(("-f", "--follow"), "flag", "Continue with new lines as they come."),
         Option(("-n", "--limit"), "number", "Print at most the last N lines.", "N"),
         HOME,
     ),
@@ -328,7 +343,8 @@ _DAEMON_RUN = Verb(
     (HOME,),
     """Start the daemon, and wait until it is stopped.
 
-    If the daemon is running already, only waits. SIGTERM and Ctrl-C stop the daemon; sessions continue.""",
+    If the daemon is already running, this command only waits until it is stopped. SIGTERM and Ctrl-C to this command
+    stop the daemon; sessions continue.""",
     "Example, in a service: ExecStart=waypoint daemon run",
 )
 
@@ -346,8 +362,8 @@ _DAEMON_STOP = Verb(
     (HOME,),
     """Stop the daemon.
 
-    Sessions continue; terminals attached to them are detached. The next command starts the daemon again. Only root, and
-    a user whom root trusts fully, may stop it.""",
+    Sessions continue; attached terminals are detached. The next command starts the daemon again. Only root, and a user
+    with `setup --trust full`, may stop it.""",
     "Example: waypoint daemon stop",
 )
 
@@ -375,7 +391,7 @@ WAYPOINT = Group(
 
     A capture saves the files, processes and terminal of a session. A checkpoint is a capture with a name. From one
     checkpoint you can start any number of sessions. Each session runs on a branch; the branch keeps the state when its
-    session ends. All of this is stored in a home.""",
+    session ends. All of this is stored in a folder, the home.""",
     "To begin: sudo waypoint setup, then waypoint shell. 'waypoint COMMAND --help' has an example of each command.",
     (
         *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _STOP),
@@ -411,7 +427,7 @@ INSIDE: tuple[Verb, ...] = (
     _STATUS,
     _inside(_STOP, "--branch", "--checkpoint", "--json"),
 )
-"""The verbs for a session's own processes, with the options that make sense for the session's own branch. A session can
+"""The verbs that work inside a session, with the options that make sense for the session's own branch. A session can
 end itself, but cannot delete its files.
 """
 
