@@ -190,7 +190,7 @@ def test_the_advised_command_attaches_again_after_daemon_stop(home: Home, branch
     terminal.expect(PROMPT)
     home.must("daemon", "stop")
     terminal.expect_exact(b"the daemon was stopped")
-    terminal.expect_exact(b"the session goes on, with all that runs in it: 'waypoint ps' starts a new daemon")
+    terminal.expect_exact(b"start a new daemon with 'waypoint ps'; the session and its processes are still running")
     assert exit_status(terminal) == 4
     terminal = on_terminal("attach", branch)
     terminal.send(b"echo $kept.$kept\r")

@@ -183,6 +183,6 @@ def test_too_many_clients_are_refused_until_some_leave(home: Home, main: Session
             if b" 503 " in one.recv(100):
                 break
         refused = home.cli("ps")
-        assert (refused.code, next_of(refused.stderr)) == (4, "end some that are attached")
+        assert (refused.code, next_of(refused.stderr)) == (4, "end some clients, such as attached terminals")
     wait_until(lambda: home.cli("ps").code == 0, "the daemon has noticed their end")
     assert main.exec("echo $kept").output == b"late\n"

@@ -1,8 +1,8 @@
-"""One client's socket: waiting for it and moving bytes, with nothing lost when the waiting task is cancelled.
+"""One client's socket: receiving and sending bytes in tasks that may be cancelled without losing a byte.
 
-asyncio's own `sock_recv` and `sock_sendall` are not used: cancelled at the wrong moment, the first forgets bytes that
-it has taken and the second does not say how many it has sent. Here the wait and the system call are two steps, and only
-the wait can be cancelled.
+asyncio's own `sock_recv` and `sock_sendall` are not used: if cancelled at the wrong moment, `sock_recv` loses received
+bytes, and `sock_sendall` does not report how many bytes it has sent. Here the wait and the system call are two steps,
+and only the wait can be cancelled.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class Connection:
     """A connected, non-blocking stream socket. At most one task receives and one sends at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """`sock` belongs to this object, and `close` closes it. To be made in a running event loop."""
+        """`sock` belongs to this object; `close` closes it. Must be called in a running event loop."""
         sock.settimeout(0)
         self._sock = sock
         self._fd = sock.fileno()
@@ -32,15 +32,15 @@ class Connection:
         )
 
     async def receive(self) -> bytes:
-        """What has arrived, at least one byte; b"" once the other side has closed or shut down. Safe to cancel: no byte
-        is lost.
+        """Wait for at least one byte and return the received bytes; b"" if the client has closed the connection or its
+        sending side. No byte is lost if the task is cancelled.
         """
         while (data := self.receive_now()) is None:
             await self._wait(self._loop.add_reader, self._loop.remove_reader)
         return data
 
     def receive_now(self) -> bytes | None:
-        """As `receive`; None if nothing has arrived."""
+        """Return the received bytes like `receive`, but None instead of waiting if nothing has arrived."""
         try:
             return self._sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -50,9 +50,8 @@ class Connection:
         await self._wait(self._loop.add_writer, self._loop.remove_writer)
 
     def send_now(self, parts: list[bytes | memoryview]) -> int:
-        """Hand `parts` to the socket in one sendmsg(2); returns how many bytes it took, 0 if it is full.
-
-        Copies nothing in user space.
+        """Send `parts` with one sendmsg(2), without copying them. Returns how many bytes were sent; 0 if the socket's
+        buffer is full.
         """
         try:
             return self._sock.sendmsg(parts)
@@ -60,7 +59,7 @@ class Connection:
             return 0
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`. If cancelled, the connection is good for nothing but `close`."""
+        """Send all of `data`. If the call is cancelled, only `close` may be called afterwards."""
         rest = memoryview(data)
         while rest:
             sent = self.send_now([rest])
@@ -69,10 +68,10 @@ class Connection:
                 await self.wait_writable()
 
     async def hang_up(self, patience_s: float) -> None:
-        """Say that no more will come, then wait until the other side closes too, at most `patience_s`.
+        """Shut down the sending side, then wait at most `patience_s` seconds until the client closes, too.
 
-        Closing at once, with unread bytes in the socket, would make the client's next call fail (ECONNRESET, EPIPE)
-        before it has read our answer.
+        If the daemon closed the socket at once, with unread bytes in it, the client's next call would fail (ECONNRESET,
+        EPIPE) before the client has read the answer.
         """
         with contextlib.suppress(OSError, TimeoutError):
             self._sock.shutdown(socket.SHUT_WR)
@@ -81,15 +80,14 @@ class Connection:
                     pass
 
     def close(self) -> None:
-        """No task may be waiting on the connection."""
+        """Close the socket. No task may be waiting for it."""
         self._sock.close()
 
     @contextlib.contextmanager
     def given_up_with_client(self) -> Iterator[None]:
-        """Cancel what the current task does in the `with` block as soon as the client has closed; then raise
-        ConnectionError.
+        """As soon as the client has closed the connection, interrupt the `with` block with a ConnectionError.
 
-        A client that has only shut down its sending side still reads, and is no reason. Reads nothing.
+        A client that has only shut down its sending side still reads, so the block continues. Nothing is read here.
         """
         task, is_gone = asyncio.current_task(), False
         assert task is not None
@@ -101,7 +99,7 @@ class Connection:
             task.cancel()
 
         with select.epoll() as watch:
-            watch.register(self._fd, 0)  # nothing but EPOLLHUP and EPOLLERR, which the kernel always reports
+            watch.register(self._fd, 0)  # only EPOLLHUP and EPOLLERR, which the kernel always reports
             self._loop.add_reader(watch.fileno(), give_up)
             try:
                 yield

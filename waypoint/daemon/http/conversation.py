@@ -1,6 +1,8 @@
-"""One client, request after request until it closes or its connection becomes a stream (docs/protocol.md).
+"""Serving one client: its requests, one after the other, until it closes or the connection becomes a stream
+(docs/protocol.md).
 
-A client that breaks a rule gets one clear answer and is cut off. Timers run only while a client owes us something.
+A client that violates the protocol gets an error and is disconnected. Timers run only while the server waits for the
+rest of a request, or for the client to read an answer.
 """
 
 import asyncio
@@ -35,9 +37,9 @@ class Served(NamedTuple):
 
 
 class Conversation:
-    """One client, from accept to close. `serve` runs in a task of its own.
+    """Serves one client in a task that runs `serve`.
 
-    Cancelling that task ends it: at once, or, in a stream of frames, after an `x` frame.
+    Cancelling the task ends the conversation at once; a stream of frames first gets its `x` frame.
     """
 
     def __init__(
@@ -50,38 +52,36 @@ class Conversation:
         on_idle: Callable[["Conversation"], None],
         on_busy: Callable[["Conversation"], None],
     ) -> None:
-        """`share`: that of the client's user.
-
-        `on_idle` is called when waiting for a request, or for the client's end, begins; `on_busy` at a request."""
+        """`share`: the share of the client's user. `on_idle` is called before each wait for a request, or for the
+        client to close; `on_busy` when a request arrives.
+        """
         self._connection = connection
         self._served = served
         self._limits = limits
         self._on_idle = functools.partial(on_idle, self)
         self._on_busy = functools.partial(on_busy, self)
         self.share = share
-        self._is_counted = False  # as a request that is under way
+        self._is_counted = False  # whether the user's share counts the present request as being served
         self._messages = Messages(connection, limits, share.turn)
-        self.streaming = False  # what is sent has no end of its own: from a 101 on, or an endless download
+        self.streaming = False  # whether the answer is endless: a stream (after a 101) or an endless download
 
     async def serve(self) -> None:
-        """Returns when the client has gone or was cut off. Closes nothing."""
+        """Serve requests until the client closes or is disconnected. The socket is not closed."""
         with contextlib.suppress(ConnectionError, TimeoutError):
             while await self._exchange_counted():
                 self.streaming = False
-            self._on_idle()  # there is nothing left to lose
+            self._on_idle()  # no request is being served, so the connection may be ended
             await self._connection.hang_up(self._limits.goodbye_s)
 
     async def _exchange_counted(self) -> bool:
-        """Serve one request; True if another may follow."""
+        """Serve one request. Returns True if another request may follow."""
         try:
             return await self._exchange()
         finally:
             self._count_no_more()
 
     def _count_no_more(self) -> None:
-        """Count the request no longer as one that its user has under way: it has ended, or has become a stream, which
-        may last.
-        """
+        """Stop counting the request towards the user's limit: it has ended, or has become a stream."""
         if self._is_counted:
             self._is_counted = False
             self.share.end()
@@ -91,7 +91,7 @@ class Conversation:
             request = await self._messages.request(self._on_idle, self._on_busy)
             if request is None:
                 return False
-            await self.share.begin()  # before the body is taken into memory
+            await self.share.begin()  # before the body is read into memory
             self._is_counted = True
             if request.http_version not in (b"1.0", b"1.1"):
                 raise HttpProblem(505, "this is a server of HTTP/1.1")
@@ -113,7 +113,7 @@ class Conversation:
         return False
 
     async def _serve_call(self, target: Target, body: bytes | Upload, branch: str | None) -> None:
-        """`branch`: the one that the client works on, if it says so."""
+        """Call the service function and send its answer. `branch`: from the header Waypoint-Branch, if there is one."""
         route, peer = target.route, self._connection.peer
         try:
             request = parse_request(target, body) if isinstance(body, bytes) else parse_query(target)
@@ -123,10 +123,10 @@ class Conversation:
             with showing(peer) if route.method == "GET" else serving(peer, branch):
                 result = await route.function(service, **route.arguments(call))
             answer = _answer(route, result)
-        except HttpProblem as refused:  # out of the body that the function was reading
+        except HttpProblem as refused:  # raised by the uploaded body while the service function read it
             await self._messages.refuse(refused.status, refused.problem)
             return
-        except Exception as error:  # the border: whatever a service function raises becomes an answer
+        except Exception as error:  # every exception of a service function becomes an answer
             answer = _failure(as_problem(error, target.on))
         match answer:
             case Download():
@@ -138,7 +138,9 @@ class Conversation:
                 await self._converse(answer, target)
 
     async def _send_pieces(self, download: Download, target: Target) -> None:
-        """Raises ConnectionError if a piece cannot be made: an answer that was begun can only break off."""
+        """Send the download. If a later piece cannot be made, raise ConnectionError: a begun answer can only break
+        off.
+        """
         self.streaming = download.endless
         if download.endless:
             self._count_no_more()
@@ -146,12 +148,12 @@ class Conversation:
             await self._messages.answer_in_pieces(200, download)
         except (ConnectionError, TimeoutError):
             raise
-        except Exception as error:  # the border, as above
+        except Exception as error:
             problem = as_problem(error, target.on)
             if self._messages.is_answered:
                 if problem is error:
-                    log_bug(error, target.on)  # the client is not told why
-                raise ConnectionAbortedError("the answer could not be made to its end") from error
+                    log_bug(error, target.on)  # the client does not get the reason
+                raise ConnectionAbortedError("the rest of the answer could not be made") from error
             await self._messages.answer(*_failure(problem))
 
     async def _converse(self, stream: Stream, target: Target) -> None:
@@ -164,7 +166,7 @@ class Conversation:
             end = await stream(inlet, outlet)
         except asyncio.CancelledError as cancelled:
             end = _error_end(_why_cancelled(cancelled, target.on))
-        except Exception as error:  # the border, as above
+        except Exception as error:
             if outlet.broken:
                 return
             end = _error_end(as_problem(error, target.on))
@@ -183,7 +185,7 @@ class Whole(NamedTuple):
 
 
 def _answer(route: Route, result: Any) -> Whole | Download | Stream:  # noqa: ANN401
-    """What a service function has given, as the answer to the client."""
+    """The answer to the client, made from the result of the service function."""
     signature = route.signature
     if signature.gives == "list":
         return listing.as_json(route.wrap, result)
@@ -202,18 +204,18 @@ def _failure(problem: WaypointError) -> Whole:
 
 
 def _why_cancelled(cancelled: asyncio.CancelledError, on: str) -> WaypointError:
-    """Undo the cancellation of the current task, so that the task can still tell its client why it ends. Returns the
-    error to tell.
+    """Undo the cancellation of the current task, so that the task can still send an error to its client. Returns the
+    error.
     """
     task = asyncio.current_task()
     if task is None or not task.cancelling():
-        # This task was not cancelled: something that the stream waited for was, and the stream let the exception pass.
+        # Not this task was cancelled, but another task, for which the stream was waiting.
         said = RuntimeError("a part of the stream was cancelled")
         said.__cause__ = cancelled
         return as_problem(said, on)
     task.uncancel()
-    next_step = "the session goes on, with all that runs in it: 'waypoint ps' starts a new daemon"
-    return StateConflict("go on with", on, "the daemon was stopped", next_step)
+    next_step = "start a new daemon with 'waypoint ps'; the session and its processes are still running"
+    return StateConflict("continue", on, "the daemon was stopped", next_step)
 
 
 def _error_end(problem: WaypointError) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Long lists as JSON that is made while it is sent, off the event loop."""
+"""Encoding long lists as JSON page by page, in a worker thread, while they are sent."""
 
 import asyncio
 import itertools
@@ -10,14 +10,14 @@ import msgspec
 from waypoint.linux.tasks import pauses
 from waypoint.service.shapes import Download, Pages
 
-# Lists have threads of their own, because `pauses.wait` blocks while a session is frozen. All pages of one list are
-# made in one thread, because an SQLite connection may be used in one thread only.
+# Lists have their own threads, because `pauses.wait` blocks while a session is frozen for a capture. All pages of a
+# list are made in one thread, because an SQLite connection may be used in one thread only.
 _THREADS = itertools.cycle([ThreadPoolExecutor(1, "list") for _ in range(2)])
 
 
 def as_json(wrap: str, pages: Pages[object]) -> Download:
-    """`{"wrap": [records...]}`, byte for byte as if it had been encoded at once; with an empty `wrap` the list itself.
-    One worker thread makes the pages. Before each page it waits for pauses.
+    """The JSON `{"wrap": [records...]}`, without blanks; with an empty `wrap` only the list. One worker thread makes
+    the pages. Before each page it waits until no session is frozen for a capture.
     """
     return Download("application/json", _pieces(wrap, pages))
 
@@ -33,7 +33,7 @@ async def _pieces(wrap: str, pages: Pages[object]) -> AsyncGenerator[bytes, None
 
 
 def _encode_page(pages: Pages[object]) -> bytes | None:
-    """The next page without the brackets of its list; None after the last."""
+    """The JSON of the next page without brackets; None after the last page."""
     pauses.wait()
     page = next(pages, None)
     return None if page is None else msgspec.json.encode(page)[1:-1]

@@ -1,6 +1,6 @@
-"""HTTP/1.1 messages on one connection: requests read and answers written, whole or in pieces, within limits.
+"""Reading HTTP/1.1 requests from one connection and writing the answers, within limits of size and time.
 
-h11 knows the protocol. Out of scope: what a request means (reading.py) and what is done about it (conversation.py).
+h11 implements the protocol. Out of scope: parsing what a request means (reading.py), and serving it (conversation.py).
 """
 
 import asyncio
@@ -20,36 +20,38 @@ from waypoint.service.shapes import Download
 PROTOCOL = b"waypoint-stream"  # in the header `Upgrade`
 _UPGRADE_HEADERS = [(b"connection", b"Upgrade"), (b"upgrade", PROTOCOL)]
 _CLOSE = ("connection", "close")
-_EVENTS_PER_TURN = 16  # parts of a request that are read, at some 20 microseconds each, before others have their turn
+_EVENTS_PER_TURN = 16  # parts of a request read (some 20 microseconds each) before other connections may compute
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     headers_bytes: int = 16384
-    # Seconds from the first byte of the headers, or of a whole body, to the last; for each piece of a streamed body.
+    # Seconds within which the client must send the headers, the whole body, or each piece of an uploaded body.
     incomplete_s: float = 10.0
-    answer_s: float = 30.0  # for the client to take an answer, or a piece of one
-    goodbye_s: float = 1.0  # between our end of a connection and the client's
+    answer_s: float = 30.0  # seconds within which the client must read an answer, or a piece of an answer
+    goodbye_s: float = 1.0  # seconds to wait for the client to close after the server has shut down its sending side
     connections: int = 512
-    # How many of `connections` one user may have, who is neither root nor the home's owner. All such users together
-    # leave as many free for root and the owner.
+    # How many of `connections` one user other than root and the home's owner may have. The same number is kept free for
+    # root and the owner.
     connections_of_user: int = 128
-    # Requests of one such user that are served at a time, without streams. Fewer than the threads that serve them
-    # (lifetime.py), so that one user cannot occupy all threads.
+    # How many requests of one such user are served at a time, not counting streams. This is less than the number of
+    # threads that serve requests (lifetime.py), so that one user cannot occupy all threads.
     requests_of_user: int = 8
 
 
 class Turn(Protocol):
-    """Waits until a connection may compute again. `has_waited`: it has just waited for its client."""
+    """Waits until the connection may compute again. `has_waited`: whether the connection has just waited for its
+    client.
+    """
 
     def __call__(self, *, has_waited: bool) -> Awaitable[None]: ...
 
 
 class Messages:
-    """The server's end of one connection. The calls for each request, in this order: `request`, `body` or `upload`, an
-    answer, `next`.
+    """The server's end of one connection. For each request call, in this order: `request`, `body` or `upload`, a method
+    that answers, `next`.
 
-    Calls raise ConnectionError if the client is gone, TimeoutError if it takes no answer.
+    Calls raise ConnectionError if the client has closed, TimeoutError if the client does not read its answer.
     """
 
     def __init__(self, connection: Connection, limits: Limits, turn: Turn) -> None:
@@ -61,25 +63,26 @@ class Messages:
 
     @property
     def rest(self) -> bytes:
-        """The bytes that have arrived behind the last request."""
+        """The bytes that have arrived after the last request."""
         return self._http.trailing_data[0]
 
     @property
     def is_answered(self) -> bool:
-        """The head of the answer has been sent."""
+        """Whether the head of the answer has been sent."""
         return self._http.our_state is not h11.SEND_RESPONSE
 
     def next(self) -> bool:
-        """Make ready for another request; False if none may follow on this connection."""
+        """Prepare for the next request. Returns False if no request may follow on this connection."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
         return True
 
     async def request(self, on_idle: Callable[[], None], on_busy: Callable[[], None]) -> h11.Request | None:
-        """The request line and headers; None if the client closes instead of asking.
+        """Read the request line and headers. Returns None if the client closes the connection instead.
 
-        Waits for the first byte without a limit, between calls of `on_idle` and `on_busy`. Raises HttpProblem.
+        The wait for the first byte has no time limit; `on_idle` is called before it and `on_busy` after it. Raises
+        HttpProblem.
         """
         has_waited = False
         if not self.rest:
@@ -91,12 +94,12 @@ class Messages:
                 self._http.receive_data(data)
             finally:
                 on_busy()
-        await self._turn(has_waited=has_waited)  # requests that are there already follow each other without a wait
+        await self._turn(has_waited=has_waited)  # a client that sends many requests at once must not block the others
         event = await self._event(self._deadline())
         return event if isinstance(event, h11.Request) else None
 
     async def body(self, request: h11.Request, limit: int) -> bytes:
-        """The whole body, of at most `limit` bytes. Raises HttpProblem."""
+        """Read the whole body, at most `limit` bytes. Raises HttpProblem."""
         _check_announced(request, limit)
         body, deadline = bytearray(), self._deadline()
         while isinstance(event := await self._event(deadline), h11.Data):
@@ -105,7 +108,9 @@ class Messages:
         return bytes(body)
 
     async def upload(self, request: h11.Request, limit: int) -> AsyncGenerator[bytes, None]:
-        """The body as it comes, of at most `limit` bytes; nothing is read ahead. Each step may raise HttpProblem."""
+        """Yield the body as it arrives, at most `limit` bytes, without reading ahead. Each step may raise
+        HttpProblem.
+        """
         _check_announced(request, limit)
         size = 0
         while True:
@@ -117,17 +122,17 @@ class Messages:
             yield bytes(event.data)
 
     async def answer(self, status: int, content: bytes, headers: Sequence[tuple[str, str]] = ()) -> None:
-        """A whole answer in JSON."""
+        """Send an answer in JSON."""
         described = [("content-type", "application/json"), ("content-length", str(len(content))), *headers]
         if self._http.their_state is h11.SEND_BODY:
-            described.append(_CLOSE)  # what is left of the request would be taken for the next one
+            described.append(_CLOSE)  # otherwise the rest of the request's body would be parsed as the next request
         await self._send(h11.Response(status_code=status, headers=described), h11.Data(content), h11.EndOfMessage())
 
     async def answer_in_pieces(self, status: int, download: Download) -> None:
-        """An answer whose pieces are sent as they are made, chunked (RFC 9112, 7.1) unless the client has HTTP/1.0.
+        """Send an answer piece by piece, as the pieces are made. It is chunked (RFC 9112, 7.1) unless the client uses
+        HTTP/1.0.
 
-        Ends with ConnectionError once the client has closed, whatever it waits for then. What the making of a piece
-        raises is raised here.
+        Raises ConnectionError as soon as the client closes, and the exceptions of `download`.
         """
         async with contextlib.aclosing(download.pieces) as pieces:
             with self._connection.given_up_with_client():
@@ -139,11 +144,11 @@ class Messages:
                 await self._send(h11.EndOfMessage())
 
     async def switch_protocols(self) -> None:
-        """Answer 101: what follows on the connection is no HTTP."""
+        """Answer 101. The bytes that follow on the connection are not HTTP."""
         await self._send(h11.InformationalResponse(status_code=101, headers=_UPGRADE_HEADERS))
 
     async def refuse(self, status: int, problem: WaypointError) -> None:
-        """Answer a request that was not read to its end, or not understood: nothing can follow on this connection."""
+        """Answer with an error to a request that was not understood, or not read to its end. No request can follow."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             described = [("content-type", "application/json"), _CLOSE]
             content = error_body(problem)
@@ -151,14 +156,14 @@ class Messages:
             await self._send(h11.Response(status_code=status, headers=described), h11.Data(content), h11.EndOfMessage())
 
     def _deadline(self) -> float:
-        """When what is begun now has to be complete, in the time of the event loop."""
+        """The event loop's time by which a read that begins now must be complete."""
         return asyncio.get_running_loop().time() + self._limits.incomplete_s
 
     async def _event(self, deadline: float) -> object:
-        """The next part of the request. Raises HttpProblem if what comes is no HTTP, or not there at `deadline`."""
+        """Read the next part of the request. Raises HttpProblem if it is not HTTP, or incomplete at `deadline`."""
         self._events += 1
         if self._events % _EVENTS_PER_TURN == 0:
-            await self._turn(has_waited=False)  # a body in chunks of one byte may have thousands of parts at hand
+            await self._turn(has_waited=False)  # a body in one-byte chunks can have thousands of parts in the buffer
         while True:
             try:
                 event = self._http.next_event()
@@ -178,13 +183,13 @@ class Messages:
     async def _send(self, *events: h11.Event) -> None:
         data = b"".join(self._http.send(event) or b"" for event in events)
         sent = self._connection.send_now([data])
-        if sent < len(data):  # no timer for what is taken at once
+        if sent < len(data):  # otherwise no timer is needed
             async with asyncio.timeout(self._limits.answer_s):
                 await self._connection.send(data[sent:])
 
 
 def wants_stream(request: h11.Request) -> bool:
-    """Whether the request asks for the switch to our protocol (RFC 9110, 7.8: not in HTTP/1.0)."""
+    """Whether the request asks to switch to Waypoint's stream protocol (RFC 9110, 7.8: not possible in HTTP/1.0)."""
     tokens = [(name, part.strip()) for name, value in request.headers for part in value.lower().split(b",")]
     asked = (b"connection", b"upgrade") in tokens and (b"upgrade", PROTOCOL) in tokens
     return asked and request.http_version == b"1.1"
@@ -195,7 +200,7 @@ def error_body(problem: WaypointError) -> bytes:
 
 
 def closing_answer(status: int, problem: WaypointError) -> bytes:
-    """A whole answer to a request that was not read."""
+    """The bytes of an error answer that needs no request, after which the connection is closed."""
     content = error_body(problem)
     head = (
         f"HTTP/1.1 {status} \r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close"
@@ -204,7 +209,7 @@ def closing_answer(status: int, problem: WaypointError) -> bytes:
 
 
 def _check_announced(request: h11.Request, limit: int) -> None:
-    # h11 has checked that it is a number of at most 20 digits.
+    # h11 has checked that the length is a number of at most 20 digits.
     announced = next((value for name, value in request.headers if name == b"content-length"), b"0")
     _check_size(int(announced), limit)
 

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the control interface, made from the table of routes."""
+"""The OpenAPI 3.1 description of the daemon's HTTP API, made from the table of routes."""
 
 import functools
 import types
@@ -24,12 +24,12 @@ Schema = dict[str, Any]
 
 
 async def description(home: object, routes: Routes) -> dict[str, Any]:
-    """The OpenAPI document of the table that is served."""
+    """Service function: the OpenAPI document of the routes."""
     return _kept_document(routes)
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """The whole description, ready for JSON."""
+    """The OpenAPI document of `routes`, ready for encoding as JSON."""
     schemas = _Schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -39,7 +39,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "info": {
             "title": "Waypoint",
             "version": waypoint.__version__,
-            "description": "The control interface of a Waypoint daemon, over its Unix socket.",
+            "description": "The API of a Waypoint daemon, over its Unix socket.",
         },
         "servers": [{"url": "http://waypoint", "description": "any host name; the connection is the Unix socket"}],
         "paths": paths,
@@ -51,7 +51,7 @@ _kept_document = functools.lru_cache(maxsize=1)(document)
 
 
 class _Schemas:
-    """Schemas of what the routes take and give. `components`: those with names, to which the others refer."""
+    """The schemas of the routes' requests and answers. `components`: the named schemas, to which the others refer."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._answers = {route: answer_type(route) for route in routes}
@@ -65,7 +65,7 @@ class _Schemas:
         return self._by_type[kind]
 
     def taken(self, route: Route) -> Schema:
-        """The properties and required fields of what the route takes."""
+        """The schema of the route's request; empty if the route takes no fields."""
         request = route.signature.request
         found: Schema = self.components[request.__name__] if request else {}
         return found
@@ -79,7 +79,7 @@ _WRAPPED: dict[tuple[str, str], type] = {}
 
 
 def answer_type(route: Route) -> object:
-    """The type of the JSON in an answer of `route`, or in a line of it; None if there is no JSON."""
+    """The type of the JSON in an answer of `route`, or in each line of a download; None if the answer is not JSON."""
     signature = route.signature
     if signature.gives in ("download", "stream"):
         return signature.result
@@ -92,8 +92,8 @@ def answer_type(route: Route) -> object:
 
 
 def _record(name: str, fields: dict[str, object]) -> type:
-    """A record type with this name. The same name and fields give the same type, since it is a key in tables here, and
-    a named component in the document.
+    """A record type with this name and these fields. The same arguments give the same type, because types are used as
+    keys here and as named components in the document.
     """
     key = (name, str(fields))
     if key not in _WRAPPED:
@@ -138,7 +138,7 @@ def _parameters(route: Route, schemas: _Schemas) -> list[dict[str, Any]]:
 def _answers(route: Route, schemas: _Schemas) -> dict[str, Any]:
     gives = route.signature.gives
     if gives == "stream":
-        about = "A stream of frames from here on; asked for by 'Connection: Upgrade' and 'Upgrade: waypoint-stream'"
+        about = "A stream of frames follows; request it with 'Connection: Upgrade' and 'Upgrade: waypoint-stream'"
         return {"101": {"description": about}}
     schema = schemas.answer(route)
     if schema is None:

@@ -1,4 +1,4 @@
-"""From exceptions to HTTP statuses, and the shape of an error in an answer."""
+"""The HTTP statuses of exceptions, and the form of an error in an answer."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ from waypoint.model.errors import (
     WaypointError,
 )
 
-# The first that fits; what is not listed is our failure or the machine's: 500.
+# The first class that matches decides. All other errors are failures of Waypoint or of the machine: 500.
 STATUSES: tuple[tuple[type[WaypointError], int], ...] = (
     (UnknownName, 404),
     (UsageProblem, 400),
@@ -24,7 +24,7 @@ STATUSES: tuple[tuple[type[WaypointError], int], ...] = (
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """The four parts of a message, the class of the error and the exit code that the command line gives for it."""
+    """The four parts of an error message, the error's class, and the exit code of the command line for it."""
 
     code: str
     exit: int
@@ -35,13 +35,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of every answer outside 2xx, and of an `x` frame that ends a stream with an error."""
+    """The body of every answer with a status other than 2xx, and of an `x` frame that ends a stream with an error."""
 
     error: Problem
 
 
 class HttpProblem(Exception):
-    """A request that is refused before any service function has done its work, with the fitting HTTP status."""
+    """A request that is refused, with the HTTP status, before a service function has done its work."""
 
     def __init__(self, status: int, said: str, next_step: str = "", on: str = "") -> None:
         super().__init__(status, said)

@@ -1,4 +1,4 @@
-"""From the bytes of a request to a route, names and a typed record; strict, and without I/O."""
+"""Parsing a request strictly, without I/O: its route, the names in its path, and its fields as a typed record."""
 
 import contextlib
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ _SEE = "GET /v1/openapi.json describes every request"
 
 
 class Nothing(Request, frozen=True):
-    """The record of a route whose function takes none: an empty object, or no body."""
+    """The request record of a route whose function takes no fields: an empty JSON object, or no body."""
 
 
 class Target(NamedTuple):
-    """`names`: what stands in the path for the route's placeholders. `on`: method and path, to name the request in
-    messages; it never holds the query.
+    """The target of a request. `names`: the values of the route's placeholders. `on`: the method and the path without
+    the query, for messages.
     """
 
     route: Route
@@ -32,9 +32,9 @@ class Target(NamedTuple):
 
 
 def find_route(routes: Routes, method: bytes, target: bytes) -> Target:
-    """The route that `method` and the request target (RFC 9112, origin or absolute form) mean.
+    """Find the route for `method` and the request target (RFC 9112, origin or absolute form).
 
-    Raises HttpProblem (404, 405) and UsageProblem for a placeholder whose text is no legal name.
+    Raises HttpProblem (404, 405); UsageProblem if the value of a placeholder is not a legal name.
     """
     text = target.decode("ascii", "replace")
     if text.startswith("http://"):
@@ -53,13 +53,13 @@ def find_route(routes: Routes, method: bytes, target: bytes) -> Target:
 
 
 def _decoded(text: str, on: str) -> str:
-    """Undo percent-encoding (RFC 3986). A `%` without two hex digits behind it, and bytes that are not UTF-8, are
-    refused.
+    """Undo percent-encoding (RFC 3986). Raises HttpProblem for a `%` without two hex digits and for bytes that are not
+    UTF-8.
     """
     first, *others = text.split("%")
     data = first.encode()
     for other in others:
-        # fromhex alone would take white space for digits.
+        # bytes.fromhex would also accept white space.
         if not set(other[:2]) <= set("0123456789abcdefABCDEF") or len(other) < 2:
             raise HttpProblem(400, "'%' must be followed by two hexadecimal digits", on=on)
         data += bytes.fromhex(other[:2]) + other[2:].encode()
@@ -69,15 +69,15 @@ def _decoded(text: str, on: str) -> str:
 
 
 def parse_branch(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The branch that the client works on, by the header Waypoint-Branch; None if it says none. Raises UsageProblem if
-    that is no legal name.
+    """The branch in the header Waypoint-Branch: the one that the client works on. None without this header. Raises
+    UsageProblem if it is not a legal name.
     """
     named = next((value for name, value in headers if name == BRANCH_HEADER), None)
     return None if named is None else parse_name(named.decode("ascii", "replace"))
 
 
 def parse_query(target: Target) -> Request | None:
-    """The record that a GET takes, from its query; None if it takes none. Raises UsageProblem saying what is wrong."""
+    """Parse the query of a GET request into the route's request record. Raises UsageProblem."""
     fields: dict[str, str] = {}
     for pair in target.query.split("&") if target.query else ():
         name, _, value = pair.partition("=")
@@ -92,23 +92,25 @@ def parse_query(target: Target) -> Request | None:
 
 
 def parse_body(target: Target, body: bytes) -> Request | None:
-    """The record that a POST takes, from its JSON body (none is `{}`). Raises UsageProblem saying what is wrong."""
+    """Parse the JSON body of a POST request into the route's request record; no body means `{}`. Raises
+    UsageProblem.
+    """
     if target.query:
         raise _unreadable(target.on, "a POST has no query")
     try:
         request: Request = msgspec.json.decode(body or b"{}", type=target.route.signature.request or Nothing)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(target.on, str(error)) from None
-    # No raw NUL gets through the decoder, so that the search for an escaped one is seldom needed.
+    # The decoder refuses a raw NUL, so only an escaped NUL must be searched for.
     if b"\\u0000" in body and _holds_nul(msgspec.to_builtins(request)):
-        raise _unreadable(target.on, "a text in it holds a NUL, which no argument, path or variable can")
+        raise _unreadable(target.on, "it contains a NUL character, which arguments, paths and variables cannot have")
     if isinstance(request, ExecRequest) and len(request.text.encode()) > MAX_EXEC_TEXT_BYTES:
         raise _unreadable(target.on, f"the text has at most {MAX_EXEC_TEXT_BYTES} bytes")
     return request
 
 
 def parse_request(target: Target, body: bytes) -> Request | None:
-    """As `parse_query` or `parse_body`, by the route's method. Raises UsageProblem for a GET with a body, too."""
+    """Parse the query of a GET or the body of a POST. Raises UsageProblem, also for a GET with a body."""
     if target.route.method != "GET":
         return parse_body(target, body)
     if body:

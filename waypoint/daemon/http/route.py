@@ -1,6 +1,6 @@
-"""One route of the control interface: where it is, the service function behind it, and what that takes and gives.
+"""A route of the HTTP API: its method and path, its service function, and the types of its request and answer.
 
-What a route takes and gives is read from the function's annotations, once, when the table of routes is made.
+The types are read from the function's annotations once, when the table of routes is made.
 """
 
 import inspect
@@ -22,12 +22,12 @@ Gives = Literal["record", "list", "download", "stream"]
 
 
 class Signature(NamedTuple):
-    """A service function's parameters behind the first, which is the home, and its result.
+    """The parameters and the result of a service function. Its first parameter, the home, is not listed.
 
-    `sources`: per parameter the field of Call that it gets, or `names` for the placeholder of its name.
-    `request`: the record that the body of a POST, or the query of a GET, becomes; None: neither may be given.
-    `result`: the type of the answer's content; of a `list` that of one item, of a `download` that of one of its lines,
-    or None. `tells`: the result is a pair, the second part of which says whether something was made.
+    `sources`: by parameter, the field of Call that is passed for it; `names` stands for the placeholder of the same
+    name. `request`: the record type for the body of a POST or the query of a GET; None: the request has no fields.
+    `gives`, `result`: the kind of answer and the type of its content; of a `list` the type of one item, of a `download`
+    the type of one line, or None. `tells`: the function returns a pair of the content and whether something was made.
     """
 
     sources: dict[str, str]
@@ -42,7 +42,7 @@ class Signature(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One request, ready for its service function. `names`: what stands in the path for the placeholders, checked."""
+    """The arguments of a service function, from a request. `names`: the checked values of the path's placeholders."""
 
     names: dict[str, str]
     peer: Peer
@@ -53,11 +53,11 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """One row of the table.
+    """One row of the table of routes.
 
-    `path`: parts in braces are placeholders, which the function has as parameters of the same name. `wrap`: the name of
-    the one member of the answer that has the function's result; empty: the result is the answer. `created`: the answer
-    is 201. `body_limit`: bytes.
+    `path`: each part in braces is a placeholder; the function has a parameter of the same name. `wrap`: the answer is
+    an object whose only member, of this name, is the function's result; "": the answer is the result. `created`: the
+    answer's status is 201. `body_limit`: in bytes.
     """
 
     method: str
@@ -71,7 +71,7 @@ class Route:
     signature: Signature = field(init=False)
 
     def __post_init__(self) -> None:
-        # One regular expression a route: a request is compared with all of them.
+        # A request is matched against the regular expressions of all routes.
         pattern = re.compile("/".join(map(_part_pattern, self.path.split("/"))), re.DOTALL)
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "signature", read_signature(self.function, self.placeholders))
@@ -81,7 +81,7 @@ class Route:
         return list(self.pattern.groupindex)
 
     def arguments(self, call: Call) -> dict[str, object]:
-        """What the service function gets besides the home."""
+        """The arguments of the service function, without the home."""
         sources = self.signature.sources.items()
         return {name: call.names[name] if of == "names" else getattr(call, of) for name, of in sources}
 
@@ -90,12 +90,14 @@ Routes = tuple[Route, ...]
 
 
 def _part_pattern(part: str) -> str:
-    """`part` of a path as a regular expression: `{name}` is a group of that name, which takes any one part."""
+    """The regular expression for one part of a path; for `{name}` a group of that name that matches any part."""
     return f"(?P<{part[1:-1]}>[^/]*)" if part.startswith("{") else re.escape(part)
 
 
 def read_signature(function: Callable[..., Awaitable[Any]], names: Iterable[str]) -> Signature:
-    """Raises TypeError if there is no way to call `function` for a path with the placeholders `names`."""
+    """Read the signature of a service function. Raises TypeError if it does not fit a path with the placeholders
+    `names`.
+    """
     hints = typing.get_type_hints(function, include_extras=True)
     gives, result, tells = _read_result(hints.pop("return"))
     _, *parameters = inspect.signature(function).parameters

@@ -1,6 +1,6 @@
-"""The table of everything that the control interface can be asked; docs/protocol.md, section 1.
+"""The table of all routes of the HTTP API (docs/protocol.md, section 1).
 
-A new route is a record for what it takes (`waypoint.model`), a function (`waypoint.service`) and a row here.
+A new route needs a record type for its request (`waypoint.model`), a function (`waypoint.service`) and a row here.
 """
 
 from waypoint.daemon.http import openapi
@@ -11,7 +11,13 @@ _SESSION = "/v1/sessions/{branch}"
 
 ROUTES: Routes = (
     Route("GET", "/v1/status", home.status, "The daemon itself"),
-    Route("GET", "/v1/strangers", home.strangers, "What names.db does not know, and what is kept", wrap="strangers"),
+    Route(
+        "GET",
+        "/v1/strangers",
+        home.strangers,
+        "Files and processes that names.db does not list; they are kept",
+        wrap="strangers",
+    ),
     Route("GET", "/v1/openapi.json", openapi.description, "This description"),
     Route(
         "GET",
@@ -30,54 +36,63 @@ ROUTES: Routes = (
     ),
     Route("GET", _SESSION, sessions.session, "One session", wrap="session"),
     Route("POST", f"{_SESSION}/stop", sessions.stop, "End the session"),
-    Route("POST", f"{_SESSION}/checkpoint", captures.checkpoint, "Capture the session, which goes on, and name that"),
+    Route("POST", f"{_SESSION}/checkpoint", captures.checkpoint, "Capture the session, and name the capture"),
     Route(
         "POST",
         f"{_SESSION}/restore",
         captures.restore,
-        "Bring a capture back in place: the session is replaced, or started",
+        "Restore a capture on this branch: its session is replaced, or started",
         wrap="session",
     ),
     Route(
         "POST",
         "/v1/restores",
         captures.restore_there,
-        "The same on the branch that the capture was taken on",
+        "Restore a capture on the branch where it was taken",
         wrap="session",
     ),
-    Route("POST", "/v1/forks", captures.fork, "Live sessions on new branches", wrap="forks", created=True),
-    Route("GET", "/v1/captures", history.log, "Captures from a name back, or all", wrap="captures"),
+    Route(
+        "POST",
+        "/v1/forks",
+        captures.fork,
+        "Start sessions on new branches, as copies of a capture",
+        wrap="forks",
+        created=True,
+    ),
+    Route(
+        "GET", "/v1/captures", history.log, "The capture of a name and its ancestors, or all captures", wrap="captures"
+    ),
     Route("GET", "/v1/captures/{name}", history.show, "One capture", wrap="capture"),
     Route("GET", "/v1/branches", history.branches, "Branches, live or not", wrap="branches"),
-    Route("GET", "/v1/names", history.names, "Branches and checkpoints, in short", wrap="names"),
+    Route("GET", "/v1/names", history.names, "The names of branches and checkpoints", wrap="names"),
     Route("POST", "/v1/branches/{branch}/rename", history.rename, "Rename a branch"),
     Route("POST", "/v1/names/remove", history.remove, "Remove names, all or none"),
     Route("GET", "/v1/operations", history.operations, "The operation log", wrap="operations"),
-    Route("POST", "/v1/operations/undo", history.undo, "Take an operation back"),
-    Route("GET", "/v1/usage", usage.du, "What holds how much of the disk"),
-    Route("POST", "/v1/gc", housekeeping.gc, "Remove what nothing keeps, and give its space back"),
-    Route("POST", f"{_SESSION}/attach", sessions.attach, "The terminal"),
+    Route("POST", "/v1/operations/undo", history.undo, "Undo an operation"),
+    Route("GET", "/v1/usage", usage.du, "The disk usage of captures and sessions"),
+    Route("POST", "/v1/gc", housekeeping.gc, "Remove captures that are no longer needed, and left-over files"),
+    Route("POST", f"{_SESSION}/attach", sessions.attach, "Attach to the session's terminal"),
     Route(
         "POST",
         f"{_SESSION}/exec",
         sessions.execute,
-        "A command line in the session's own shell",
+        "Run a command line in the session's own shell",
         body_limit=MAX_EXEC_BODY_BYTES,
     ),
-    Route("POST", f"{_SESSION}/run", sessions.run, "A separate process in the session"),
-    Route("POST", f"{_SESSION}/logs", sessions.logs, "The scrollback"),
+    Route("POST", f"{_SESSION}/run", sessions.run, "Run a separate process in the session"),
+    Route("POST", f"{_SESSION}/logs", sessions.logs, "The terminal's scrollback and further output"),
     Route(
         "GET",
         f"{_SESSION}/survey",
         sessions.survey,
-        "Its processes, each with the tier it would reach",
+        "The session's processes, each with the tier that a capture of it would reach",
         wrap="processes",
     ),
-    Route("POST", "/v1/doctor", activity.doctor, "Try every capability on a throw-away session", wrap="capabilities"),
-    Route("GET", "/v1/jobs", activity.jobs, "Jobs that run, and those that ended lately", wrap="jobs"),
+    Route("POST", "/v1/doctor", activity.doctor, "Try every capability on a temporary session", wrap="capabilities"),
+    Route("GET", "/v1/jobs", activity.jobs, "Running and recently ended jobs", wrap="jobs"),
     Route("POST", "/v1/jobs", activity.start_job, "Start a job", wrap="job", created=True),
     Route("GET", "/v1/jobs/{job}", activity.job, "One job, with its result", wrap="job"),
-    Route("POST", "/v1/jobs/{job}/cancel", activity.cancel_job, "End a job before its time", wrap="job"),
-    Route("GET", "/v1/events", activity.events, "What happens; with `follow` from now on"),
-    Route("POST", "/v1/daemon/stop", home.stop_daemon, "Stop the daemon and its supervisor; sessions go on"),
+    Route("POST", "/v1/jobs/{job}/cancel", activity.cancel_job, "Cancel a job", wrap="job"),
+    Route("GET", "/v1/events", activity.events, "The stored events, and with `follow` further events"),
+    Route("POST", "/v1/daemon/stop", home.stop_daemon, "Stop the daemon and its supervisor; sessions continue"),
 )

@@ -1,4 +1,4 @@
-"""Accepts clients on the listening socket and keeps the list of them."""
+"""The server: it accepts clients on the listening socket and limits how many are connected."""
 
 import asyncio
 import contextlib
@@ -16,10 +16,10 @@ from waypoint.model.errors import StateConflict
 from waypoint.service.background.bugs import log_bug
 
 ACCEPTS_PER_WAKE_UP = 64
-# Seconds without accepting, when the process has no file descriptor left.
+# Seconds during which no client is accepted after the process has run out of file descriptors.
 ACCEPT_PAUSE_S = 0.1
-_TOO_MANY = "the daemon has as many as it takes, or as many of yours as one user may have"
-# Seconds that requests get to clean up after they were cancelled, when the server stops.
+_TOO_MANY = "the highest number of clients, of all users or of this user, is connected already"
+# Seconds for cancelled requests to clean up when the server stops.
 LAST_WORDS_S = 1.0
 
 
@@ -27,14 +27,14 @@ class Server:
     """The HTTP server of one service. Wakes up only when a client or the service has something to do."""
 
     def __init__(self, listener: socket.socket, served: Served, limits: Limits) -> None:
-        """Serves from the call of `start` on. To be made in the running event loop."""
+        """Accept clients only after `start`. Must be called in the running event loop."""
         self._listener = listener
         self._served = served
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
-        self._unlimited = {0, os.geteuid()}  # a home's owner is who runs its daemon
-        self._shares: dict[int, Share] = {}  # by user id: of those who are connected
+        self._unlimited = {0, os.geteuid()}  # root and the home's owner, who runs the daemon
+        self._shares: dict[int, Share] = {}  # the shares of the connected users, by user id
         self._tasks: dict[Conversation, asyncio.Task[None]] = {}
         self._idle: dict[Conversation, None] = {}  # in the order in which they became idle
 
@@ -43,10 +43,10 @@ class Server:
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     async def stop(self, patience_s: float, *, keep_streams: bool = False) -> None:
-        """Accept no more, end streams and idle clients, wait for the requests under way, at most `patience_s`.
+        """Stop accepting clients, end streams and idle connections, and wait at most `patience_s` for other requests.
 
-        The listening socket stays open: it is the supervisor's. `keep_streams`: streams are not ended. They break off
-        when the process ends, and their clients go on with the next daemon.
+        The listening socket stays open, because it belongs to the supervisor. `keep_streams`: do not end streams. They
+        break off when the process ends, and their clients continue with the next daemon.
         """
         self._loop.remove_reader(self._listener.fileno())
         if self._pause is not None:
@@ -85,10 +85,10 @@ class Server:
         if share is None:
             share = Share(self._limits, limited=uid not in self._unlimited)
         would_do = self._which_would_do(share)
-        # A newcomer takes the place of an idle connection. If every place has a busy client, the newcomer is turned
-        # away.
+        # If the limit is reached, an idle connection is ended for the new client. If none is idle, the new client is
+        # refused.
         if would_do is not None and not self._end_oldest_idle(would_do):
-            _turn_away(sock)
+            _refuse(sock)
             return
         share.connections += 1
         self._shares[uid] = share
@@ -103,12 +103,12 @@ class Server:
         self._idle[conversation] = None
         task = self._loop.create_task(conversation.serve())
         self._tasks[conversation] = task
-        # Not in a `finally` of the task: one that is cancelled before its first step never enters its `try`.
+        # Not in a `finally` of the task: a task that is cancelled before its first step never enters its `try`.
         task.add_done_callback(functools.partial(self._forget, conversation, connection))
 
     def _which_would_do(self, share: Share) -> Callable[[Share], bool] | None:
-        """None if there is room for a newcomer, whose user's share is `share`. Otherwise a test of shares: the newcomer
-        can have the place of an idle connection whose share passes the test.
+        """Return None if a client of the user with `share` can be accepted at once. Otherwise return a test of shares:
+        an idle connection whose share passes the test may be ended for the new client.
         """
         limits = self._limits
         if share.limited and share.connections >= limits.connections_of_user:
@@ -126,7 +126,7 @@ class Server:
         self._idle.pop(conversation, None)
         del self._tasks[conversation]
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # a client must not be able to end the server, whatever it found
+        if error is not None:  # a bug: it is logged, and must not end the server
             log_bug(error, "a connection")
 
     def _note_idle(self, conversation: Conversation) -> None:
@@ -136,9 +136,8 @@ class Server:
         self._idle.pop(conversation, None)
 
     def _end_oldest_idle(self, would_do: Callable[[Share], bool] = lambda _: True) -> bool:
-        """End the connection that has been idle for longest, of those whose share passes the test `would_do`.
-        Connections of root and of the home's owner are ended only if there is no other. Returns False if no connection
-        was ended.
+        """Of the idle connections whose share passes the test `would_do`, end the one that has been idle for longest.
+        Connections of root and of the home's owner are ended last. Returns False if no connection was ended.
         """
         for limited in (True, False):
             for oldest in self._idle:
@@ -149,18 +148,16 @@ class Server:
         return False
 
     def _make_room(self) -> None:
-        """Called when the process is out of descriptors: end an idle connection, and accept no other for
-        ACCEPT_PAUSE_S. To accept again at once would spin, because the listening socket stays readable.
+        """Handle a lack of file descriptors: end an idle connection, and accept no client for ACCEPT_PAUSE_S. Accepting
+        again at once would be a busy loop, because the listening socket stays readable.
         """
         self._end_oldest_idle()
         self._loop.remove_reader(self._listener.fileno())
         self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self.start)
 
 
-def _turn_away(sock: socket.socket) -> None:
-    """Send a newcomer for whom there is no place the answer 503, before it has asked for anything, and close its
-    connection.
-    """
-    problem = StateConflict("serve", "one more client", _TOO_MANY, "end some that are attached")
+def _refuse(sock: socket.socket) -> None:
+    """Answer 503 to a client beyond the limits, without reading a request, and close its connection."""
+    problem = StateConflict("serve", "one more client", _TOO_MANY, "end some clients, such as attached terminals")
     with sock, contextlib.suppress(OSError):
         sock.send(closing_answer(503, problem), socket.MSG_DONTWAIT)

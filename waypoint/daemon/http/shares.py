@@ -1,6 +1,7 @@
-"""What one user may have of the server, so that no user keeps the others out: places, requests at a time, and turns.
+"""Limits for each user, so that no user can keep the others from being served: connections, requests at a time, and
+computing time.
 
-The owner of the home, and root, have no such limits.
+The owner of the home and root have no such limits.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from waypoint.daemon.http.messages import Limits
 
 
 class Share:
-    """What the connections of one user have together."""
+    """The state that all connections of one user share."""
 
     def __init__(self, limits: Limits, *, limited: bool) -> None:
         """Must be made in the running event loop. `limited`: whether the user is neither root nor the home's owner."""
@@ -49,7 +50,7 @@ class Share:
     def _pass_on(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
-            if not turn.done():  # its task was cancelled
+            if not turn.done():  # done: the waiting task was cancelled
                 turn.set_result(None)
                 self._loop.call_soon(self._pass_on)
                 return

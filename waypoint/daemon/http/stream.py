@@ -11,12 +11,13 @@ from waypoint.model.streams import Frame
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_SIGNAL_NAME_BYTES = 16
-# Frames from this size on wait while a session is frozen. Keystrokes and their echo are smaller.
+# Frames of this size or larger wait while a session is frozen for a capture. Keystrokes and their echo are smaller.
 BULK_BYTES = 4096
 # A client that reads as fast as the daemon writes would never make the writing task wait. After this many bytes the
 # task lets others run.
 YIELD_AFTER_BYTES = 1 << 17
-# As above for reading, from a client that sends frames faster than they are worked off.
+# A client that sends frames faster than they are handled would never make the reading task wait. After this many frames
+# the task lets others run.
 FRAMES_PER_TURN = 16
 
 _HEADER = struct.Struct(">cI")
@@ -26,12 +27,12 @@ class StreamInlet:
     """Frames from the client. Only one task may receive at a time."""
 
     def __init__(self, connection: Connection, early: bytes) -> None:
-        """`early`: bytes that came with the request, behind its end."""
+        """`early`: the bytes that arrived together with the request, after its end."""
         self._connection = connection
         self._buffer = bytearray(early)
         self._over = False
         self._frames = 0
-        self.complaint = ""  # why the client was cut off, if it broke the protocol
+        self.complaint = ""  # how the client violated the protocol, if it did
 
     async def receive(self) -> Frame | None:
         if self._frames % FRAMES_PER_TURN == FRAMES_PER_TURN - 1:
@@ -81,9 +82,9 @@ def _complaint(kind: bytes, length: int) -> str:
 
 
 class StreamOutlet:
-    """Frames to the client. Any number of tasks may call; frames are never mixed.
+    """Frames to the client. Any number of tasks may send at the same time; frames are never mixed.
 
-    A cancelled call has sent its frame whole (if the socket had taken the first byte of it) or not at all.
+    If a task is cancelled while it sends a frame, the client gets the whole frame or nothing of it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -91,7 +92,7 @@ class StreamOutlet:
         self._turn = asyncio.Lock()
         self._rest = b""  # the unsent bytes of a frame whose sender was cancelled in the middle of it
         self._without_pause = 0
-        self.broken = False  # the client is gone
+        self.broken = False  # whether the client has closed the connection
 
     async def output(self, data: bytes | memoryview) -> None:
         await self._payload(b"o", data)
@@ -103,7 +104,7 @@ class StreamOutlet:
         await self._frame(b"n", memoryview(msgspec.json.encode(facts)))
 
     async def end(self, facts: dict[str, object]) -> None:
-        """The `x` frame; nothing may be sent after it."""
+        """Send the `x` frame, after which nothing may be sent."""
         await self._frame(b"x", memoryview(msgspec.json.encode(facts)))
 
     async def _payload(self, kind: bytes, data: bytes | memoryview) -> None:
@@ -145,7 +146,7 @@ class StreamOutlet:
 
 
 def _behind(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    """What is left of `parts` behind the first `sent` bytes, copying nothing but a frame's header."""
+    """The rest of `parts` after the first `sent` bytes."""
     for index, part in enumerate(parts):
         if sent < len(part):
             return [part[sent:], *parts[index + 1 :]]
