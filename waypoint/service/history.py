@@ -82,7 +82,7 @@ async def remove(home: Home, request: RemoveRequest) -> None:
     async with home.sessions.turn(*request.names):
         for name in request.names:
             rights.check_name(home.sessions.resources, name, "remove")
-        refs.remove(home.names, request.names, home.sessions.running)
+        refs.remove(home.names, list(dict.fromkeys(request.names)), home.sessions.running)
 
 
 async def operations(home: Home, query: OperationsQuery) -> Pages[OperationFacts]:
