@@ -209,6 +209,41 @@ def test_the_named_user_has_access(bare: Home) -> None:
     assert as_nobody(bare, "exec", "-b", "theirs", "--", "id -un").stdout == "nobody\n"
 
 
+@pytest.mark.requires("public-checkout")
+def test_an_ordinary_user_can_check_the_home_but_removes_only_completion_that_no_home_uses(bare: Home) -> None:
+    bare.path.parent.chmod(0o755)
+    missing = as_nobody(bare, "setup", "--check")
+    assert (missing.returncode, "it has not been set up" in missing.stderr) == (3, True)
+    bare.must("setup", "--user", "nobody")
+    other = bare.path.parent / "other"
+    other.mkdir(mode=0o700)
+    (other / "config.json").touch()
+    own = bare.path.parent / "own"
+    own.mkdir()
+    os.chown(own, pwd.getpwnam("nobody").pw_uid, -1)
+    env = {**bare.env, "XDG_DATA_HOME": str(own)}
+    assert as_nobody(bare, "setup", env=env).returncode == 0
+    script = own / SCRIPTS[0].removeprefix("usr/local/share/")
+    script.write_text(script.read_text().replace("# homes: [", f'# homes: ["{other}", '))
+    before = written(own)
+
+    checked = as_nobody(bare, "setup", "--check", env=env)
+    assert checked.returncode == 0, checked.stderr
+    assert f"the home {bare.path} is there; you may use it" in checked.stderr
+    assert "CRIU: " in checked.stderr
+    refused = as_nobody(bare, "setup", "--remove", env=env)
+    assert (refused.returncode, "only root may do this" in refused.stderr) == (3, True)
+    assert written(own) == before
+    bare.must("setup", "--remove", "--yes")
+    kept = as_nobody(bare, "setup", "--remove", env=env)
+    assert (kept.returncode, f"kept {script}: {other} uses it, too" in kept.stderr) == (0, True), kept.stderr
+    assert set(written(own)) == set(before)
+    script.write_text(script.read_text().replace("# homes: [", f'# homes: ["{bare.path}", '))
+    shutil.rmtree(other)
+    assert f"removed {script}" in as_nobody(bare, "setup", "--remove", env=env).stderr
+    assert written(own) == {}
+
+
 @pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
 def test_members_of_the_named_group_have_access(bare: Home) -> None:

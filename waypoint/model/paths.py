@@ -63,6 +63,17 @@ def is_config_of_home(content: object) -> bool:
     return isinstance(content, dict) and (not content or not _CONFIG_KEYS.isdisjoint(content))
 
 
+def may_exist(path: str) -> bool:
+    """True if `path` exists, or is in a folder that this user may not look into, as a home is for all but root."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def spelled(home: str, *words: str) -> str:
     """The command `waypoint WORDS` on this home, as it can be typed anywhere, also behind `sudo`, which drops
     WAYPOINT_HOME: for the next step of a message. The machine's home needs no naming.

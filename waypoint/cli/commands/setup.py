@@ -9,9 +9,9 @@ from typing import Any
 import waypoint
 from waypoint.cli.output import EXIT_INTERRUPTED, note
 from waypoint.client.sdk import Client
-from waypoint.model.errors import Failed, UsageProblem, from_json
+from waypoint.model.errors import Failed, HostLacks, UsageProblem, from_json
 from waypoint.model.packages import make_importable
-from waypoint.model.paths import spelled
+from waypoint.model.paths import may_exist, spelled
 from waypoint.model.verbs import Given
 
 # The program that sets up this machine. It reports on stdout in lines of JSON.
@@ -24,10 +24,7 @@ def run(given: Given) -> int:
     if check and remove:
         raise UsageProblem("use", "--check", "it cannot be combined with --remove", "leave one of them out")
     if check:
-        carry_out("check", client.home)
-        status = client.running()
-        if status is not None and status.problem:
-            raise from_json(status.problem)
+        _check(client)
     elif remove:
         return _remove(client, yes=given.flag("yes"))
     else:
@@ -56,19 +53,50 @@ def _install(client: Client, options: dict[str, str | None]) -> None:
         note(f"{said}\n  next: see the row 'btrfs pool' of '{doctor}'; then start again: {remove}")
 
 
+def _check(client: Client) -> None:
+    """Report what has been set up. Raises HostLacks for the first thing that is missing. Only root can read a home, so
+    for other users the daemon answers.
+    """
+    if os.geteuid() == 0:
+        carry_out("check", client.home)
+    status = client.running()
+    if status is not None and status.problem:
+        raise from_json(status.problem)
+    if os.geteuid() == 0:
+        return
+    if status is None:
+        on, sudo = f"the home {client.home}", spelled(client.home, "setup")
+        if not may_exist(client.home):
+            raise HostLacks("use", on, "it has not been set up", f"sudo {sudo}")
+        said = "its daemon is not running, and only root can read the home itself"
+        raise HostLacks("check", on, said, f"sudo {sudo} --check")
+    note(f"the home {client.home} is there; you may use it; its daemon is running (pid {status.pid})")
+    rows = client.doctor()
+    for row in rows:
+        if row.state == "missing" and row.required_for in ("session", "live"):
+            raise HostLacks("use", row.name, row.why, row.remedy)
+    for row in rows:
+        if row.name == "CRIU":
+            note(f"CRIU: {row.why}")
+
+
 def _remove(client: Client, *, yes: bool) -> int:
-    """Remove the home after a confirmation. For a user who is not root, first remove the user's own completion."""
+    """Remove the home after a confirmation. A user who is not root is refused if the home exists; otherwise the user's
+    own completion is removed.
+    """
     if os.geteuid() != 0:
+        if may_exist(client.home) or client.running() is not None:
+            carry_out("remove", client.home)  # refuses
         carry_out("remove-completion", client.home, "--share", _own_share())
-    elif not yes and os.path.lexists(client.home):
+        return 0
+    if not yes and os.path.lexists(client.home):
         if not sys.stdin.isatty():
             said = "this deletes all sessions and captures, and without a terminal it cannot ask for confirmation"
             next_step = f"see what is in it: {spelled(client.home, 'ps', '--all')}; then add --yes"
             raise UsageProblem("remove", f"the home {client.home}", said, next_step)
         if not _agrees(f"End all sessions and delete everything in {client.home}?"):
             return EXIT_INTERRUPTED
-    if os.geteuid() == 0 or os.path.lexists(client.home) or client.running() is not None:
-        carry_out("remove", client.home)
+    carry_out("remove", client.home)
     return 0
 
 

@@ -64,7 +64,10 @@ _SETUP = Verb(
     this kernel. Installs completion for bash and zsh and, if systemd runs, a unit that starts the daemon. You can
     repeat setup at any time: it adds what is missing and reports what it changed.
 
-    Only root can do this. If a user who may use the home runs setup, it installs completion for this user only.
+    Only root can do this. If a user who may use the home runs setup, it installs completion for this user only. Such a
+    user can also run --check, and, when root has removed the home, --remove, which removes this completion. Completion
+    that another home uses is kept.
+
     --remove asks before it removes anything; without a terminal it needs --yes.
 
     The sessions of USER, and of members of GROUP, run as the user who starts them. These users cannot use the sessions

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import waypoint
 from waypoint.linux.storage import files
+from waypoint.model.paths import may_exist
 from waypoint.setup.machine import completion, unit
 
 SHARE = "usr/local/share"
@@ -74,6 +75,7 @@ def remove_completion(home: Path, share: Path, say: Say) -> None:
     if not share.is_dir():
         return
     with _homes_of(home, share) as others:
+        is_listed = str(home) in others
         others = [other for other in others if other != str(home)]
         for place, text in completion.scripts(others, PROGRAM).items():
             path = share / place
@@ -81,6 +83,8 @@ def remove_completion(home: Path, share: Path, say: Say) -> None:
                 continue
             if others:
                 files.publish(str(path), text.encode(), mode=0o644)
+                if is_listed:
+                    say(f"kept {path}: {', '.join(others)} {'uses' if len(others) == 1 else 'use'} it, too")
                 continue
             path.unlink()
             say(f"removed {path}")
@@ -98,7 +102,7 @@ def _homes_of(home: Path, share: Path) -> Iterator[list[str]]:
     lock = files.lock_folder(str(share))
     try:
         known = completion.homes_of(share / completion.BASH)
-        yield [other for other in known if other == str(home) or os.path.exists(f"{other}/config.json")]
+        yield [other for other in known if other == str(home) or may_exist(f"{other}/config.json")]
     finally:
         os.close(lock)
 
