@@ -1,6 +1,6 @@
-"""Asking the shell's hooks for something: write the request, press the key that the hooks are bound to, hear the mark.
-
-All questions of the daemon to a shell go this way; docs/protocol.md, section 3, lists them.
+"""Requests to the shell's hooks: write the request file, press the key that the hooks are bound to, and wait for the
+mark (an escape sequence in the terminal's output) by which the hooks answer. docs/protocol.md, section 3, lists the
+requests.
 """
 
 import asyncio
@@ -17,22 +17,24 @@ from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
 from waypoint.terminal.keyboard import PREFIXES
 from waypoint.terminal.terminal import Terminal
 
-# The shell usually answers the key within a millisecond. If the shell still sits at its prompt after twice this time,
-# the daemon concludes that its hooks were removed.
+# The shell usually answers the key within a millisecond. If it still waits at its prompt after twice this time, the
+# daemon concludes that the shell's hooks were removed.
 ANSWER_S = 0.5
-# The interval at which `ask_briefly` looks whether the shell sits at its prompt without having answered.
+# The interval at which `ask_briefly` checks whether the shell waits at its prompt without having answered.
 BRIEF_S = 0.05
-# How long the hooks may work on an answer: a shell with very much state on a busy machine.
+# How long the hooks may work on an answer. A shell with much state on a busy machine needs this long.
 _LONG_S = 1.0
-# ^G: readline drops a half-typed key or a search and keeps the line. In zsh it would drop the line.
+# ^G: bash's readline cancels an incomplete key sequence or a search, and keeps the typed line. zsh would discard the
+# line, so ^G is only sent to bash.
 _ABORT = b"\x07"
 _START = b"\x11"  # ^Q
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """The objects by which the daemon talks with a session's shell. `ended` is done when the session has ended: the
-    shell's exit status, or None if it is unknown. `hung_up` is set when the daemon begins to end it.
+    """The objects by which the daemon communicates with a session's shell. `ended` completes when the session ends,
+    with the shell's exit status, or None if that is unknown. `hung_up` is set when the daemon begins to end the
+    session.
     """
 
     terminal: Terminal
@@ -44,11 +46,11 @@ class Desk:
 
 
 async def ask(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str, ...]) -> Mark:
-    """Ask the shell for `operation` (docs/protocol.md, section 3: `req`). The shell must sit at its prompt. Returns its
-    answer: the first mark of one of the kinds `answers`.
+    """Request `operation` (docs/protocol.md, section 3: `req`) from a shell at its prompt. Return the answer: the first
+    mark whose kind is in `answers`.
 
-    Presses the key a second time if the first is not answered. Raises NotAtPrompt if the shell does not answer, OSError
-    if the request cannot be written (disk full).
+    Presses the key a second time if the shell does not answer the first. Raises NotAtPrompt if it answers neither,
+    OSError if the request cannot be written (disk full).
     """
     for again in (False, True):
         _press(desk, talk, operation, answers, again=again)
@@ -56,15 +58,15 @@ async def ask(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str
         if mark is not None:
             return mark
     raise NotAtPrompt(
-        "the session's shell does not answer: Waypoint's hooks were removed from it (bind, unset), or cannot act"
+        "the session's shell does not answer: Waypoint's hooks were removed from it (bind, unset), or cannot run"
     )
 
 
 async def ask_briefly(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str, ...]) -> Mark | None:
-    """As `ask`, for a question whose answer is optional: returns None as soon as the shell sits at its prompt and has
-    not answered, or after `_LONG_S`.
+    """Request `operation` like `ask`, but return None as soon as the shell waits at its prompt without having answered,
+    or after `_LONG_S`.
 
-    The caller removes the request file, so that hooks which run too late find no request.
+    The caller removes the request file, so that hooks that run too late find no request.
     """
     _press(desk, talk, operation, answers, again=False)
     waited_s = 0.0
@@ -80,15 +82,16 @@ def _press(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str, .
         talk.forget(*answers)
         desk.folder.write("req", f"{operation} {talk.ident} {talk.nonce}\n".encode("ascii"))
     bash = desk.watch.shell is not None and desk.watch.shell.kind == "bash"
-    # ^S may have stopped the terminal's output. With IXON, ^Q starts it again; without, ^Q would be a key like others.
+    # ^S may have stopped the terminal's output. ^Q starts the output again, but only with IXON: without IXON, ^Q would
+    # be an ordinary key.
     start = _START if terminals.modes(desk.terminal.master).iflag & termios.IXON else b""
     abort = _ABORT if bash and (again or desk.terminal.keyboard.last in PREFIXES) else b""
     desk.terminal.typed.write(start + abort + KEY)
 
 
 async def hear(desk: Desk, talk: HookExchange, answers: tuple[str, ...]) -> Mark | None:
-    """Wait for the first mark of one of the kinds `answers`. Returns None if the shell sits at its prompt and has not
-    answered within twice ANSWER_S. Raises NotAtPrompt if the shell or the terminal is gone.
+    """Wait for the first mark whose kind is in `answers`. Return None if the shell waits at its prompt and has not
+    answered within twice ANSWER_S. Raises NotAtPrompt if the shell or the terminal no longer exists.
     """
     silent = 0
     while silent < 2:
@@ -96,7 +99,7 @@ async def hear(desk: Desk, talk: HookExchange, answers: tuple[str, ...]) -> Mark
         if mark is not None:
             return mark
         if not desk.terminal.moving.is_set():
-            await desk.terminal.moving.wait()  # while the session stands still, no mark is heard
+            await desk.terminal.moving.wait()  # a frozen session prints no mark
             continue
         seen = desk.watch.look()
         if seen in (Look.GONE, Look.REPLACED) or desk.terminal.closed.is_set():

@@ -1,5 +1,5 @@
-"""One exchange with the shell's hooks: the marks that answer one request. The request's id and nonce distinguish these
-marks from all other output.
+"""One exchange with the shell's hooks: collects the marks that answer one request. These marks contain the request's id
+and nonce, which no other output contains.
 """
 
 import asyncio
@@ -33,18 +33,20 @@ class HookExchange:
         self._terminal.on_mark.remove(self._hear)
 
     def heard(self, *kinds: str) -> Mark | None:
-        """The mark of the first of `kinds` that has been heard, None if none has. Of several marks of one kind the last
-        counts.
+        """Return the received mark whose kind is the first in `kinds`, or None if no mark of these kinds was received.
+        If several marks of that kind were received, return the last.
         """
         return next((self._heard[kind] for kind in kinds if kind in self._heard), None)
 
     def forget(self, *kinds: str) -> None:
-        """Forget the marks of these kinds, so that the answers to a repeated question can be told from earlier ones."""
+        """Forget the marks of these kinds, so that an earlier answer is not taken for the answer to a new request."""
         for kind in kinds:
             self._heard.pop(kind, None)
 
     async def wait(self, *kinds: str, timeout_s: float) -> Mark | None:
-        """As `heard`, but wait for a mark. Returns None after `timeout_s`, or when `interrupt` is called."""
+        """Wait for a mark whose kind is in `kinds`, and return it. Return None after `timeout_s`, or when `interrupt`
+        is called.
+        """
         self._interrupted = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -54,7 +56,7 @@ class HookExchange:
         return self.heard(*kinds)
 
     def interrupt(self) -> None:
-        """Make `wait` return at once."""
+        """Make a running `wait` return at once."""
         self._interrupted = True
         self._news.set()
 

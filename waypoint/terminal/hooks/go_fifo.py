@@ -1,5 +1,5 @@
-"""The FIFO `go`: at its marks S and E the shell reads from this FIFO, and so waits until the daemon tells it to go on
-(docs/protocol.md, section 3).
+"""The FIFO `go`: after the shell has printed the mark S (a command starts) or E (a command has ended), it reads from
+this FIFO, and so waits until the daemon lets it continue (docs/protocol.md, section 3).
 """
 
 import contextlib
@@ -12,7 +12,7 @@ _NAME = "go"
 
 
 class GoFifo:
-    """To be opened before each command, and closed at the end of the daemon's work with the session."""
+    """The daemon's end of the FIFO. `open` it before each command; `close` it when the daemon releases the session."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -26,23 +26,23 @@ class GoFifo:
 
     @property
     def is_there(self) -> bool:
-        """True if the FIFO is open and still in the folder. Otherwise the session's user has removed or replaced it,
-        and the shell does not wait in it.
+        """True if the FIFO is open and still in the folder. If the session's user has removed or replaced the FIFO, the
+        shell does not wait in it.
         """
         with contextlib.suppress(FileNotFoundError):
             return self._fd >= 0 and os.fstat(self._fd).st_ino == self._folder.inode(_NAME)
         return False
 
     def say(self, phase: str, nonce: str) -> None:
-        """Let the shell go on from `phase` (`S`, `E` or `E+`) of the command with `nonce`."""
-        # The command may have replaced the FIFO by another, in which the shell waits now.
+        """Let the shell continue after `phase` (`S`, `E` or `E+`) of the command with `nonce`."""
+        # `open` again: the command may have replaced the FIFO, and the shell then waits in the new FIFO.
         with contextlib.suppress(OSError):  # BlockingIOError: a full FIFO holds enough lines already
             self.open()
             os.write(self._fd, f"{phase} {nonce}\n".encode("ascii"))
 
     def say_again(self, phase: str, nonce: str) -> None:
-        """Repeat `say` if the FIFO is empty: a signal may have made the shell lose a part of the line. If the line
-        comes twice, the shell skips the second one.
+        """Repeat `say` if the FIFO is empty, since a signal may have made the shell lose a part of the line. If the
+        shell reads the same line twice, it ignores the second.
         """
         if not self.is_there or terminals.unread_bytes(self._fd) == 0:
             self.say(phase, nonce)

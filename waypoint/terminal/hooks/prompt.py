@@ -1,8 +1,9 @@
-"""The probe for the shell's prompt: asks the kernel whether the session's shell sits in its line editor, without
-sending a byte.
+"""The probe for the shell's prompt: find out from the kernel whether the session's shell waits in its line editor,
+without sending a byte.
 
-The kernel's view of a shell in its many states was measured. The state at a prompt differs from all others but those
-that use the line editor too: continuation lines, `read -e`, `vared`, `select`. In these the hooks refuse a request.
+Measurements of shells in many states have shown that the kernel's data (terminal modes, system call) tell a prompt from
+every other state, except those in which the shell also uses its line editor: continuation lines, `read -e`, `vared`,
+`select`. In these states the hooks refuse a request.
 """
 
 import contextlib
@@ -30,21 +31,22 @@ class Look(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """The session's shell, as it was when it drew its first prompt."""
+    """The session's shell process, as it was when the shell printed its first prompt."""
 
     pid: int
     start_ticks: int
     inner_pid: int
     kind: str  # "bash", "zsh"; "none": a bash whose line editor is off
-    # execve(2) keeps the pid but changes the rest: a new program, even the same shell again, has no hooks for the key.
+    # execve(2) keeps the pid but changes the following three. The new program, even if it is the same shell again, has
+    # no hooks.
     executable: str
     code_start: int
     stack_start: int
 
     @classmethod
     def find(cls, inner_pid: int, kind: str, processes: Callable[[], Iterable[int]]) -> "Shell | None":
-        """The process that has pid `inner_pid` inside the session, among `processes` (pids as the host sees them); None
-        if there is no such process.
+        """Find the process that has pid `inner_pid` inside the session among `processes` (pids as the host sees them).
+        Return None if there is no such process.
         """
         for pid in processes():
             with contextlib.suppress(ProcessLookupError):
@@ -59,10 +61,11 @@ class Shell:
 
 
 def look(master: int, shell: Shell) -> Look:
-    """Probe the state of `shell` on the terminal behind `master`. Costs about 50 microseconds; safe at any moment."""
+    """Probe the state of `shell` on the terminal whose master side is `master`. Takes about 50 microseconds."""
     try:
         stat = procfs.stat(shell.pid)
-        # A process that is being killed has given up its memory, and with it these addresses, before it is a zombie.
+        # The kernel frees the memory of a killed process, and so clears these addresses, before the process is a
+        # zombie.
         is_ending = stat.state in "ZX" or (shell.stack_start and not stat.stack_start)
         if stat.start_ticks != shell.start_ticks or is_ending:
             return Look.GONE
@@ -78,17 +81,18 @@ def look(master: int, shell: Shell) -> Look:
 
 
 def _program_of(pid: int) -> str:
-    """A text that identifies the program of a process: its path in ASCII, cut so that the record of a shell
-    (exec/command_record.py) can hold it, whatever names the session's user gives to folders.
+    """Return a text that identifies the program of a process: the end of its path, in ASCII. The length is limited so
+    that the record of a shell (exec/command_record.py) has room for the path, whatever the session's folders are named.
     """
     return ascii(procfs.executable(pid).removesuffix(" (deleted)"))[1:-1][-_PATH_MAX:]
 
 
 def _editing(modes: terminals.Modes, shell: Shell) -> bool:
-    """True if the shell reads keys in its line editor, by the terminal's modes and the shell's system call.
+    """True if the terminal's modes and the shell's current system call show that the shell reads keys in its line
+    editor.
 
-    The modes distinguish the editor from `read -n` and `read -k`: readline clears ICRNL, zle switches the suspend key
-    off.
+    The modes tell the line editor from `read -n` and `read -k`: bash's readline clears ICRNL, and zsh's zle disables
+    the suspend key.
     """
     bash = shell.kind == "bash"
     reads_keys = bool(modes.iflag & termios.ICRNL) if bash else modes.suspend is not None
@@ -97,15 +101,16 @@ def _editing(modes: terminals.Modes, shell: Shell) -> bool:
     try:
         call = procfs.system_call(shell.pid)
     except PermissionError:
-        return True  # the process may not be traced: trust the modes, and the hooks' refusal
+        return True  # tracing is forbidden: trust the modes; in other states the hooks refuse the request
     if call is None or bash:
         return call == procfs.BlockingCall("pselect6", 1)
-    # zsh reads from a copy of the terminal at fd 10 or higher, or polls that copy together with `zle -F` handlers.
+    # zsh reads from a duplicate of the terminal's fd, numbered 10 or higher, or polls it together with the descriptors
+    # of `zle -F` handlers.
     return (call.name == "read" and call.first >= 10) or call.name in ("poll", "ppoll", "select", "pselect6")
 
 
 def foreground(master: int, processes: Iterable[int]) -> str:
-    """The foreground program for a message: the newest of `processes` in the foreground group; "" if there is none."""
+    """Name the newest of `processes` in the terminal's foreground group, for a message. "" if there is none."""
     group = terminals.foreground_group(master)
     found: list[tuple[int, int]] = []
     for pid in processes:
@@ -117,14 +122,14 @@ def foreground(master: int, processes: Iterable[int]) -> str:
 
 
 def program(pid: int) -> str:
-    """The beginning of a process's command line, for a message; "" if the process is gone."""
+    """Return the beginning of a process's command line, for a message. "" if the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         return cleaned(" ".join(procfs.command_line(pid))[:_NAME_MAX] or procfs.stat(pid).name)
     return ""
 
 
 def has_foreground(master: int, shell: Shell) -> bool:
-    """True if the shell's own group is the terminal's foreground."""
+    """True if the shell's process group is the foreground group of the terminal."""
     with contextlib.suppress(ProcessLookupError):
         return terminals.foreground_group(master) == procfs.stat(shell.pid).group
     return False

@@ -1,7 +1,7 @@
 """The folder /run/waypoint of a session, which the daemon and the session's shell share (docs/protocol.md, section 3).
 
 The daemon reaches the folder through a directory fd. The folder belongs to the session's user, who may put anything
-there: the daemon follows no links, checks the type of what it opens, and bounds its reads.
+there, so the daemon follows no links, checks the type of each file it opens, and limits how much it reads.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from waypoint.model.paths import RUN_FOLDER
 
 T = TypeVar("T")
 
-_ASIDE = ".waypoint-"  # prefix of the daemon's files in the spare folder, which others use too
+_ASIDE = ".waypoint-"  # prefix of the daemon's files in the spare folder, which other programs use too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_READ_ONLY = (errno.EROFS, errno.EIO)  # a disk that has met an error says both
+_READ_ONLY = (errno.EROFS, errno.EIO)  # a file system that became read-only after a disk error returns both
 
 MOST_NAMES = 4096
 
 
 class Spare(NamedTuple):
-    """A folder of the session in memory, for a full disk: `path` as the session sees it; `open` returns a descriptor,
-    which the caller closes.
+    """A folder on the session's tmpfs, where files are written while the disk is full. `path`: its path inside the
+    session. `open`: returns a descriptor, which the caller closes.
     """
 
     path: str
@@ -36,22 +36,23 @@ class Spare(NamedTuple):
 
 
 class RunFolder:
-    """The folder behind `fd`, which the caller closes. New files belong to the folder's owner and have mode 0600."""
+    """The folder that `fd` refers to; the caller closes `fd`. New files belong to the folder's owner and have mode
+    0600.
+    """
 
     def __init__(self, fd: int, spare: Spare) -> None:
-        """`spare`: where a file's content goes if the disk is full. The folder then gets a link to the file in the
-        spare folder, if the disk has room for a name. The hooks look into the spare folder themselves if there is no
-        link.
+        """`spare`: the folder into which a file is written if the disk is full. This folder then gets a symbolic link
+        to that file, if the disk has room for the link. If there is no link, the hooks look into the spare folder.
         """
         self.fd = fd
         self.spare = spare
-        # The owner as the host sees it. Files are created with its ids: only an id that the session has may create
-        # something in the session's files (idmapped.py).
+        # The owner's ids as the host sees them. Files are created with these ids, since only ids that are mapped in the
+        # session may create files there (idmapped.py).
         facts = os.fstat(fd)
         self._owner = (facts.st_uid, facts.st_gid)
 
     def write(self, name: str, data: bytes) -> None:
-        """Make the file anew with `data`. Not atomic: readers must wait until this has returned."""
+        """Replace the file by a new one that contains `data`. Not atomic: readers must wait until this has returned."""
         with contextlib.suppress(FileNotFoundError):
             self.inode(name)
             self.remove(name)
@@ -60,7 +61,7 @@ class RunFolder:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            # A full disk must not keep the user from running a command that frees space.
+            # On a full disk the user must still be able to run a command that frees space.
             self._write_aside(name, data)
 
     def _write_aside(self, name: str, data: bytes) -> None:
@@ -69,7 +70,7 @@ class RunFolder:
             aside = f"{_ASIDE}{name}"
             _unlink(spare, aside)
             self._write_in(spare, aside, data)
-            # The link is for shells from captures of earlier versions, whose hooks do not look into the spare folder.
+            # Shells that were captured by earlier versions need the link: their hooks do not search the spare folder.
             try:
                 with idmapped.acting_as(*self._owner):
                     os.symlink(f"{self.spare.path}/{aside}", name, dir_fd=self.fd)
@@ -94,8 +95,8 @@ class RunFolder:
             os.close(fd)
 
     def open_fifo(self, name: str) -> int:
-        """Open the FIFO for reading and writing, non-blocking, so that neither side's open blocks. Makes the FIFO if it
-        is missing, and replaces anything else that has its name.
+        """Open the FIFO for reading and writing, non-blocking, so that neither side's open blocks. Create the FIFO if
+        it is missing, and replace anything else that has its name.
         """
         for _ in range(3):
             with contextlib.suppress(FileExistsError), idmapped.acting_as(*self._owner):
@@ -113,16 +114,18 @@ class RunFolder:
         raise FileExistsError(f"something keeps replacing the FIFO {name} in the session's /{RUN_FOLDER}")
 
     def open_fifo_to_write(self, name: str) -> int:
-        """Open the FIFO for writing only, non-blocking. Raises OSError: ENXIO if nobody has it open for reading."""
+        """Open the FIFO for writing only, non-blocking. Raises OSError with ENXIO if no process has the FIFO open for
+        reading.
+        """
         fd = beneath.open_beneath(self.fd, name, os.O_WRONLY | os.O_NONBLOCK)
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             os.close(fd)
-            raise FileExistsError(f"{name} in the session's /{RUN_FOLDER} is no FIFO")
+            raise FileExistsError(f"{name} in the session's /{RUN_FOLDER} is not a FIFO")
         return fd
 
     def names(self) -> list[str]:
-        """The names in the folder now, at most MOST_NAMES of them: a session that makes more names spoils its own
-        requests only. The folder is opened anew, because overlayfs caches the entries of an open folder.
+        """List the names in the folder, at most MOST_NAMES. A session that creates more names only harms its own
+        requests. The folder is opened again for this, because overlayfs caches the entries of an open folder.
         """
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
         try:
@@ -132,32 +135,33 @@ class RunFolder:
             os.close(fd)
 
     def rename(self, name: str, new: str) -> None:
-        """Rename a file within the folder."""
         os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def read(self, name: str, limit: int, start: int = 0) -> bytes:
-        """`limit` bytes of the file from byte `start` on. Raises OSError, also if it is a link or no plain file."""
+        """Return up to `limit` bytes of the file, from byte `start` on. Raises OSError, also if the name is a link or
+        not a regular file.
+        """
         fd = beneath.open_beneath(self.fd, name, os.O_RDONLY | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise FileExistsError(errno.EEXIST, "is no plain file", name)
+                raise FileExistsError(errno.EEXIST, "is not a regular file", name)
             return os.pread(fd, limit, start)
         finally:
             os.close(fd)
 
     def size(self, name: str) -> int:
-        """The file's size in bytes. Raises OSError, also if it is a link or no plain file."""
+        """Return the file's size in bytes. Raises OSError, also if the name is a link or not a regular file."""
         facts = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         if not stat.S_ISREG(facts.st_mode):
-            raise FileExistsError(errno.EEXIST, "is no plain file", name)
+            raise FileExistsError(errno.EEXIST, "is not a regular file", name)
         return facts.st_size
 
     def inode(self, name: str) -> int:
-        """The inode number of the entry `name`; of a link, the link's own. Raises FileNotFoundError."""
+        """Return the inode number of the entry `name`. Does not follow a link. Raises FileNotFoundError."""
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_ino
 
     def remove(self, name: str) -> None:
-        """Remove the file, and its content in the spare folder if `write` has put that there."""
+        """Remove the file, and also the file in the spare folder that `write` may have created for it."""
         with contextlib.suppress(OSError):
             if self._may_be_aside(name):
                 spare = self.spare.open()
@@ -166,8 +170,8 @@ class RunFolder:
         _unlink(self.fd, name)
 
     def _may_be_aside(self, name: str) -> bool:
-        """True if the file's content may be in the spare folder: the folder has no such name, or has the link that
-        `write` has made.
+        """True if the file's content may be in the spare folder: `name` is missing here, or is the link that `write`
+        has created.
         """
         try:
             return os.readlink(name, dir_fd=self.fd) == f"{self.spare.path}/{_ASIDE}{name}"
@@ -176,8 +180,8 @@ class RunFolder:
 
 
 def read_aside(folder: RunFolder, name: str, limit: int) -> bytes:
-    """As `RunFolder.read`, of what the hooks have put into the spare folder. Raises OSError, also if it is another
-    user's.
+    """Return up to `limit` bytes of the file that the hooks have written into the spare folder under `name`. Raises
+    OSError, also if the file belongs to another user or is not a regular file.
     """
     spare = folder.spare.open()
     try:
@@ -185,7 +189,7 @@ def read_aside(folder: RunFolder, name: str, limit: int) -> bytes:
         try:
             facts = os.fstat(fd)
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid != folder._owner[0]:
-                raise FileExistsError(errno.EEXIST, "is no plain file of the session's user", name)
+                raise FileExistsError(errno.EEXIST, "is not a regular file of the session's user", name)
             return os.pread(fd, limit, 0)
         finally:
             os.close(fd)
@@ -194,7 +198,7 @@ def read_aside(folder: RunFolder, name: str, limit: int) -> bytes:
 
 
 def remove_aside(folder: RunFolder, *names: str) -> None:
-    """Remove what the hooks have put into the spare folder."""
+    """Remove the files that the hooks have written into the spare folder under `names`."""
     with contextlib.suppress(OSError):
         spare = folder.spare.open()
         for name in names:
@@ -203,8 +207,8 @@ def remove_aside(folder: RunFolder, *names: str) -> None:
 
 
 async def apart(folder: RunFolder, work: Callable[[RunFolder], T]) -> T:
-    """What `work` returns or raises, in a thread: the session chooses how large its files are. The thread has a
-    descriptor of its own, since that of `folder` may be closed while the thread still works.
+    """Run `work` in a thread, since the session's files may be large. Return or raise what `work` does. The thread gets
+    its own descriptor, because the caller may close that of `folder` while the thread still works.
     """
     own = RunFolder(os.dup(folder.fd), folder.spare)
 
@@ -218,8 +222,8 @@ async def apart(folder: RunFolder, work: Callable[[RunFolder], T]) -> T:
 
 
 def _unlink(folder: int, name: str) -> None:
-    """Remove what has the name. A folder, in which the session may have put anything, gets another name. On a disk that
-    has become read-only it stays.
+    """Remove the entry `name`. A directory is renamed instead, since the session may have filled it. On a file system
+    that has become read-only the entry stays.
     """
     try:
         try:

@@ -1,4 +1,4 @@
-"""The watch over a session's shell: which process it is, and when it sits at its prompt."""
+"""Tracks a session's shell: which process is the shell, and when the shell waits at its prompt."""
 
 import asyncio
 import contextlib
@@ -13,21 +13,21 @@ from waypoint.terminal.hooks import prompt
 from waypoint.terminal.hooks.prompt import Look, Shell
 from waypoint.terminal.terminal import Terminal
 
-# Pauses between two probes of the shell, growing from the first to the last: a shell that has sent the mark P sits in
-# its line editor well under a millisecond later.
+# The interval between two probes of the shell grows from the first to the last value. A shell that has printed the mark
+# P enters its line editor well under a millisecond later.
 _FIRST_LOOK_S = 0.0002
 _LAST_LOOK_S = 0.25
-# When another program has taken the shell's place, how many seconds a command waits for it: it may be a new shell that
-# has yet to draw its first prompt (`exec bash`), or it may end at once and the session with it.
+# If the shell has replaced itself by another program (`exec`), a command waits this many seconds. The program may be a
+# new shell that has not yet printed its first prompt (`exec bash`), or it may end soon, and the session with it.
 REPLACED_S = 1.0
-# After a mark P the daemon searches the session's processes for the shell that has printed it. Any program can print
-# marks without end, so searches are bounded: after each one the daemon rests for _REST times the processor time that
-# the search took, and a search looks at the leader of the terminal's foreground group, which a shell at its prompt is,
-# and at no more than _MOST_PROCESSES others.
+# After a mark P the daemon searches the session's processes for the shell that has printed the mark. Any program can
+# print marks without end, so searches are limited: after each search the daemon starts no other for _REST times the
+# processor time that the search took. A search looks at the leader of the terminal's foreground group, which is the
+# shell if it waits at its prompt, and at no more than _MOST_PROCESSES other processes.
 _REST = 20.0
 _MOST_PROCESSES = 256
-# How many bytes back in the ring the last mark P is searched for. A mark that no daemon has heard is near the ring's
-# end, or still in the terminal.
+# The last mark P is searched for in this many bytes at the end of the ring, which keeps the terminal's recent output. A
+# mark that no daemon has read yet is near the ring's end, or still in the terminal.
 _RECENT_BYTES = 1 << 19
 
 
@@ -38,8 +38,8 @@ class NotAtPrompt(Exception):
 class ShellWatch:
     """Follows the marks P, by which the shell announces a prompt.
 
-    `shell`: None until the first prompt. `prompts`: how many were announced. `on_new_shell`: called when another
-    process has become the session's shell. `is_state_lost`: whether the shell could not write its state at its last
+    `shell`: None until the first prompt. `prompts`: the number of marks P received. `on_new_shell`: called when another
+    process has become the session's shell. `is_state_lost`: True if the shell could not write its state at its last
     prompt.
     """
 
@@ -52,13 +52,14 @@ class ShellWatch:
         self.prompts = 0
         self.is_state_lost = False
         self._prompted_at = float("-inf")
-        self._announced: tuple[int, str] | None = None  # of the last mark P: the shell's pid in the session, its kind
+        # The shell's pid inside the session and the shell's kind, from the last mark P; None when searched for.
+        self._announced: tuple[int, str] | None = None
         self._is_resting = False
         self.on_new_shell: Callable[[], None] = lambda: None
 
     def start(self, known: Shell | None = None) -> None:
-        """Follow the marks from now on, beginning with the last one in the ring. `known`: the shell that the last
-        daemon saw.
+        """Begin to follow the marks, starting with the last one in the ring. `known`: the shell that the previous
+        daemon has found.
         """
         self.shell = known
         recent = self._terminal.marks(self._terminal.ring.end - _RECENT_BYTES)
@@ -68,8 +69,8 @@ class ShellWatch:
         self._terminal.on_mark.append(self._hear)
 
     def look(self) -> Look:
-        """Probe what the shell is doing now. BUSY also if the known shell is gone while another process has announced a
-        prompt, and the search for that process waits for a rest to end.
+        """Probe the state of the shell. Also return BUSY if the known shell has ended and another process has announced
+        a prompt, but the search for that process has not begun yet.
         """
         if self.shell is None or self._terminal.is_released:
             return Look.BUSY
@@ -77,19 +78,22 @@ class ShellWatch:
         return Look.BUSY if self._announced is not None and seen in (Look.GONE, Look.REPLACED) else seen
 
     def since_prompt_s(self) -> float:
-        """Seconds since the shell has announced its last prompt; infinite if it has announced none."""
+        """Seconds since the last mark P; infinite if there was none."""
         return time.monotonic() - self._prompted_at
 
     def child_faults(self) -> int | None:
-        """Page faults of the children that the shell has waited for: every job adds some. None: unknown."""
+        """Page faults of the children that the shell has waited for. The number grows with every job, so it shows
+        whether the shell has run one. None if it is unknown.
+        """
         with contextlib.suppress(ProcessLookupError):
             return procfs.stat(self.shell.pid).child_faults if self.shell is not None else None
         return None
 
     async def wait_prompt(self, timeout_s: float, after: int = 0) -> None:
-        """Return when the shell sits in its line editor and `prompts` is at least `after`.
+        """Return when the shell waits in its line editor and `prompts` is at least `after`.
 
-        Raises NotAtPrompt when the shell is gone, or has been replaced for REPLACED_S, or after `timeout_s`.
+        Raises NotAtPrompt if the shell has ended, if another program has replaced the shell for REPLACED_S, or after
+        `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         pause_s, unreplaced = _FIRST_LOOK_S, time.monotonic()
@@ -107,7 +111,7 @@ class ShellWatch:
             pause_s = _FIRST_LOOK_S if changed else min(2 * pause_s, _LAST_LOOK_S)
 
     async def wait_first(self, timeout_s: float) -> None:
-        """Return when the shell has announced its first prompt. Raises NotAtPrompt at the terminal's end, or after
+        """Return when the shell has announced its first prompt. Raises NotAtPrompt if the terminal is closed, or after
         `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
@@ -118,7 +122,7 @@ class ShellWatch:
             await self.wait_change(min(left_s, _LAST_LOOK_S))
 
     def obstacle(self, seen: Look) -> str:
-        """Why the shell cannot take a command now, in words for a message. `seen`: what the probe found."""
+        """Explain, in words for a message, why the shell cannot take a command now. `seen`: the probe's result."""
         if self._terminal.closed.is_set() or seen is Look.GONE:
             return self._terminal.epitaph or "the session's shell has ended"
         name = prompt.foreground(self._terminal.master, self._candidates())
@@ -136,7 +140,7 @@ class ShellWatch:
                 return f"{name or 'another program'} runs in the foreground of the session"
 
     async def wait_change(self, timeout_s: float) -> bool:
-        """True once the shell has announced a prompt; False after `timeout_s`."""
+        """Return True when the shell announces a prompt, False after `timeout_s`."""
         self._changed.clear()
         try:
             async with asyncio.timeout(timeout_s):
@@ -158,7 +162,9 @@ class ShellWatch:
                 self.is_state_lost = lost == "lost"
 
     def _search(self) -> None:
-        """Find the process that has announced a prompt, unless it is the known shell; then rest."""
+        """Find the process that has announced a prompt, unless the known shell has. Then allow no search for a while
+        (see _REST).
+        """
         began = time.thread_time()
         announced, self._announced = self._announced, None
         known = self.shell

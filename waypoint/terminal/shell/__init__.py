@@ -1,1 +1,3 @@
-"""A shell's state as data: a shell writes its state down for a capture, and a shell of the same kind can take it on."""
+"""A shell's state as data: a shell writes its variables, functions and options into a file for a capture, and another
+shell of the same kind can be given this state.
+"""

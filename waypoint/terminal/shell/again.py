@@ -1,7 +1,7 @@
-"""The shell text that starts a program again, as the manifest has it.
+"""The shell text that starts a captured program again, from its entry in the manifest.
 
-Every word of the program is a literal in the shell's own quoting. The environment is that of the program, not that of
-the shell, but for the name of the branch.
+Every word of the program is quoted, so the shell expands nothing. The program gets its captured environment, not the
+shell's, except for the name of the branch.
 """
 
 import os
@@ -14,15 +14,15 @@ from waypoint.processes.respawn.manifest import Program, StandardStream
 from waypoint.terminal.shell.words import READ_BACK, quoted
 
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.%()-]*=")
-# Programs that only show something: they may be started again without being asked for. Not those that run others (man,
-# watch); less does so, too, if one of its words begins with `+`.
+# Programs that only display something, so they may be started again without the user's consent. Programs that run other
+# programs (man, watch) are not among them; less runs others if one of its words begins with `+`.
 _SAFE = frozenset({b"tail", b"less", b"more", b"top", b"htop", b"journalctl"})
 
 
 class JobText(NamedTuple):
-    """`body`: the text that becomes the programs, which the shell finds in its run folder's file `back`. `command`: the
-    command line that evaluates it. The body has the environment of the programs, with its secrets: a shell that traces
-    (`set -x`) shows the command line, and not the body.
+    """`body`: the shell text that starts the programs; the shell reads it from the file `back` in its run folder.
+    `command`: the command line that evaluates the body. The body contains the environment of the programs, with its
+    secrets, so a shell that traces (`set -x`) must print only the command line.
     """
 
     body: bytes
@@ -30,8 +30,8 @@ class JobText(NamedTuple):
 
 
 def job(line: Sequence[Program], branch: str, status: int) -> JobText:
-    """What starts a pipeline of programs as the shell's job in the background, or one service, which is no job of the
-    shell. `status`: what `$?` is afterwards.
+    """Return the text that starts a pipeline of programs as a background job of the shell, or a single service, which
+    does not become a job of the shell. `status`: the value of `$?` afterwards.
     """
     first = line[0]
     is_service = first.role == "service"
@@ -53,8 +53,9 @@ def job(line: Sequence[Program], branch: str, status: int) -> JobText:
 
 
 def offered(line: Sequence[Program]) -> str | None:
-    """The command line that is put on the shell's prompt, where Enter runs it, for a program that was in the
-    foreground; None if its text cannot be typed. The program gets the shell's folder and environment, as it did before.
+    """Return the command line of programs that were in the foreground. It is typed at the shell's prompt, where the
+    user can run it with Enter. None if the line contains characters that cannot be typed. The programs get the shell's
+    folder and environment.
     """
     try:
         text = " | ".join(
@@ -72,15 +73,15 @@ def may_run_unasked(line: Sequence[Program]) -> bool:
 
 
 def quoted_if_needed(word: bytes, *, is_first: bool) -> str:
-    """`word`, quoted if the shell would read it as anything but itself. `is_first`: the word is the program's name, in
-    whose place `A=B` and `%1` mean something else.
+    """Return `word`, quoted if it contains characters that may have a meaning to the shell. `is_first`: the word is the
+    program's name; at this position `A=B` would be an assignment and `%1` a job.
     """
     plain = rb"[A-Za-z0-9_+:./-]+" if is_first else rb"[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*"
     return (word if re.fullmatch(plain, word) else quoted(word)).decode()
 
 
 def _program(line: Sequence[Program], place: int, branch: str) -> bytes:
-    """The steps that a subshell takes to become the program."""
+    """Return the commands by which a subshell replaces itself by the program."""
     program = line[place]
     piped = ({0} if place else set()) | ({1} if place < len(line) - 1 else set())
     streams = [one for one in program.streams if one.number not in piped and not one.terminal]
@@ -102,6 +103,6 @@ def _environment(program: Program, branch: str) -> list[bytes]:
 
 
 def _redirection(stream: StandardStream) -> bytes:
-    """The redirection of one standard stream. A file that was open for writing is opened to append."""
+    """Return the redirection of one standard stream. A file that was open for writing is opened for appending."""
     path = quoted(os.fsencode(stream.path or "/dev/null"))
     return b"<" + path if stream.number == 0 else b"%d>>%s" % (stream.number, path)

@@ -1,4 +1,4 @@
-"""Asking the session's shell to write its state into a file, for a capture that is about to be taken."""
+"""Requests the session's shell to write its state into a file, for a capture that is about to be taken."""
 
 import asyncio
 import contextlib
@@ -20,17 +20,17 @@ from waypoint.terminal.hooks.prompt import Look, has_foreground
 from waypoint.terminal.hooks.run_folder import RunFolder
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
-# Seconds that a shell gets from the end of a command to its prompt, and from there to reading keys. PROMPT_COMMAND runs
-# in between, which asks git and others.
+# How many seconds to wait for a shell from the end of a command to its prompt, and from its prompt until it reads keys.
+# PROMPT_COMMAND, which may run git and other programs, runs in this time.
 SETTLE_S = 2.0
-_DAEMON = random_hex(4)  # part of this daemon's file names, to tell them from those that an earlier daemon has left
-CONTINUED = "2"  # in the answer to `stat`: the shell is at the prompt of a continued line
+_DAEMON = random_hex(4)  # part of this daemon's file names, to tell them from the files of an earlier daemon
+CONTINUED = "2"  # in the answer to the request `stat`: the shell is at the prompt of a continuation line (PS2)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The shell's answer: the state is in the session's /run/waypoint. `prompts`: how many prompts the shell had drawn
-    when it was asked.
+    """The state that the shell has written into the session's /run/waypoint. `prompts`: how many prompts the shell had
+    printed when the state was requested.
     """
 
     layer: ShellLayer
@@ -38,9 +38,9 @@ class Asked:
 
 
 async def ask_state(line: CommandLine) -> Asked | None:
-    """Have the shell write its state. Removes the file of an earlier call first.
+    """Let the shell write its state. Remove the file of an earlier call first.
 
-    Returns None, after a short wait, if the shell is busy, does not answer or cannot write the file.
+    Return None, after a short wait, if the shell is busy, does not answer or cannot write the file.
     """
     folder, watch = line.desk.folder, line.watch
     folder.remove(STATE_FILE)
@@ -51,15 +51,15 @@ async def ask_state(line: CommandLine) -> Asked | None:
     async with line.turn:
         prompts = watch.prompts
         try:
-            # The shell writes only into a file that exists. So a shell that answers too late writes nothing, and the
-            # file has the modes that it gets here.
+            # The shell only writes into a file that exists, so a shell that answers too late, after the file's removal,
+            # writes nothing. The file keeps the mode that it gets here.
             folder.write(name, b"")
             if not await _ask(line, name.partition(".")[2]):
                 return None
             folder.rename(name, STATE_FILE)
             size = folder.size(STATE_FILE)
             if folder.read(STATE_FILE, len(END), max(0, size - len(END))) != END:
-                folder.remove(STATE_FILE)  # hooks of an older capture write the file, too
+                folder.remove(STATE_FILE)  # incomplete; hooks in a capture of an older version write such files
                 return None
         except OSError:  # the disk is full
             return None
@@ -70,8 +70,8 @@ async def ask_state(line: CommandLine) -> Asked | None:
 
 
 def clear_unread(folder: RunFolder) -> None:
-    """Remove the files of state that shells have written for a daemon that was killed before it had read them. The
-    session can make this slow, by names by the hundred thousand: call it in a thread that nobody else waits for.
+    """Remove the state files that shells have written for an earlier daemon, which was killed before it read them. The
+    session can make this slow by creating very many names, so call this in a thread for which nothing else waits.
     """
     with contextlib.suppress(OSError):  # the session's user has removed the folder
         for name in folder.names():
@@ -80,10 +80,10 @@ def clear_unread(folder: RunFolder) -> None:
 
 
 async def comes_to_prompt(line: CommandLine) -> bool:
-    """True if the shell is at its prompt and no command is in flight. False if the shell is busy.
+    """Return True if the shell is at its prompt and no command of Waypoint is running, False if the shell is busy.
 
-    Waits for a shell that is about to come to its prompt: a client may know that its command has ended, or that its
-    session has started, before the shell has drawn the prompt.
+    Waits a short time for the prompt: a client may be informed that its command has ended, or that its session has
+    started, before the shell has printed the prompt.
     """
     watch = line.watch
     if watch.shell is None and (left_s := line.first_prompt_by - time.time()) > 0:
@@ -101,19 +101,21 @@ async def comes_to_prompt(line: CommandLine) -> bool:
 
 
 async def is_in_a_command(line: CommandLine) -> bool:
-    """Whether the shell, which is at a prompt, waits there for the rest of a command. False if it cannot be asked."""
+    """Return True if the shell's prompt is that of a continuation line: the shell waits for the rest of a command.
+    Return False also if the shell does not answer.
+    """
     mark = await _look(line)
     return mark is not None and mark.fields[3] == CONTINUED
 
 
 async def last_status(line: CommandLine) -> int:
-    """The status of the last command ($?) of a shell that is at a prompt; 0 if it cannot be asked."""
+    """Return the status of the shell's last command ($?). 0 if the shell is not at its prompt or does not answer."""
     mark = await _look(line) if await comes_to_prompt(line) else None
     return int(mark.fields[2]) & 0xFF if mark is not None and mark.fields[2].isdecimal() else 0
 
 
 async def _look(line: CommandLine) -> Mark | None:
-    """The shell's answer to `stat`; None if it cannot be asked."""
+    """Return the shell's answer to the request `stat`, or None if the shell does not answer."""
     desk = line.desk
     async with line.turn:
         try:
@@ -133,8 +135,8 @@ async def _ask(line: CommandLine, ident: str) -> bool:
 
 
 def still_holds(line: CommandLine, asked: Asked) -> bool:
-    """True if the shell has run nothing since `ask_state` has returned `asked`. May be called in any thread, while the
-    session is frozen and its terminal is drained.
+    """Return True if the shell has run nothing since `ask_state` returned `asked`. Call this while the session is
+    frozen and the output in its terminal has been read. May be called in any thread.
     """
     reads_keys = not terminals.modes(line.desk.terminal.master).lflag & termios.ICANON
     is_unchanged = line.watch.prompts == asked.prompts and not standstill.has_printed_prompt(line.desk.terminal)

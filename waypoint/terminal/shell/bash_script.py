@@ -1,7 +1,8 @@
-"""The script that brings bash from one state to another (see script.py).
+"""The script that changes the state of a bash to another state (see script.py).
 
-Only `declare` takes an array's value in the form in which bash has printed it, and only as the first word of a command
-(`builtin declare` does not). A function named `declare` is therefore removed at first, and defined again at last.
+Only `declare` accepts an array's value in the form in which bash prints arrays, and only as the first word of a command
+(`builtin declare` does not). The script therefore first removes a function that the user has named `declare`, and
+defines the function again at the end.
 """
 
 import re
@@ -22,12 +23,12 @@ _NOT_OURS = frozenset(
     b" READLINE_ARGUMENT READLINE_LINE READLINE_MARK READLINE_POINT SECONDS SHELLOPTS SHLVL SRANDOM UID"
     b" WAYPOINT_BRANCH _".split()
 )
-_USED = frozenset({b"declare", b"trap"})  # words of the script that a user's function could have redefined
+_USED = frozenset({b"declare", b"trap"})  # words that the script uses, and that a user's function may have redefined
 _DYNAMIC = frozenset({b"COMP_WORDBREAKS"})  # variables that lose their special meaning when unset
 _HARMLESS = frozenset(b"aAtx")  # attributes that do not change what an assignment means
 _FIXED_SHOPTS = {"login_shell", "restricted_shell"}
 _FIXED_OPTIONS = {"privileged", "onecmd", "restricted", ""}
-# Options that the body turns on or off for its own run.
+# Options that the body turns on or off while it runs.
 _ON = {"extglob"}
 _OFF_SHOPTS = {"expand_aliases"}
 _OFF = {"errexit", "noglob", "noexec", "nounset", "xtrace", "verbose", "posix"}
@@ -36,7 +37,9 @@ _TRAPPED = re.compile(rb"' (\S+)$", re.MULTILINE)
 
 
 def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
-    """The lines of the script. Adds to `stays`, in words, what the script cannot bring back."""
+    """Yield the lines of the script. Append a sentence to `stays` for each variable or function that the script cannot
+    restore.
+    """
     yield b"\\builtin set +efnuxv +o posix; \\builtin shopt -u expand_aliases; \\builtin shopt -s extglob"
     yield b" ".join([b"\\builtin trap -", *_TRAPPED.findall(now.traps), b"DEBUG"])
     yield b"\\builtin unset -f " + b" ".join(sorted(_USED))
@@ -58,8 +61,8 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
 
 
 def history(then: ShellDump) -> Iterator[bytes]:
-    """Lines that replace the history by that in the file `history`."""
-    yield b"HISTTIMEFORMAT=%s"  # else an entry of several lines would become several
+    """Yield the lines that replace the history by the content of the file `history`."""
+    yield b"HISTTIMEFORMAT=%s"  # without this, bash would split an entry of several lines into several entries
     yield b"builtin history -c"
     yield FIND.format("history").encode()
     yield b'builtin history -r "$__wp_p"'
@@ -68,7 +71,9 @@ def history(then: ShellDump) -> Iterator[bytes]:
 
 
 def options(now: ShellDump, then: ShellDump) -> str:
-    """A line that sets the options to those of `then`, starting from the options that `body` leaves."""
+    """Return a line that sets the options to those of `then`. The line runs after `body`, and so starts from the
+    options that `body` has set.
+    """
     shopts = (((now.shopts | _ON) - _OFF_SHOPTS) ^ then.shopts) | _OF_POSIX
     others = (now.options - _OFF) ^ then.options
     words = [
@@ -80,7 +85,9 @@ def options(now: ShellDump, then: ShellDump) -> str:
 
 
 def _order(names: set[str], on: set[str]) -> list[str]:
-    """posix first, since it changes other options; then those to be turned off, since some options exclude others."""
+    """Sort option names: first posix, since it changes other options; then the options to be turned off, before those
+    to be turned on, since some options exclude others.
+    """
     return sorted(names, key=lambda name: (name != "posix", name in on, name))
 
 
@@ -108,8 +115,8 @@ def _folders(then: ShellDump) -> Iterator[bytes]:
 
 
 def _variables(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
-    """Lines that remove variables, then lines that set them. Name references (`declare -n`) are set last, so that no
-    assignment goes through one.
+    """Yield lines that remove variables, then lines that set variables. Name references (`declare -n`) are set last, so
+    that no assignment changes the variable that a name reference refers to.
     """
     names = sorted(name for name in {*now.variables, *then.variables} if _is_state(name))
     setting: list[bytes] = []
@@ -138,8 +145,8 @@ def _can_be_assigned(name: bytes, before: Entry, after: Entry | None) -> bool:
 
 
 def _declare(name: bytes, entry: Entry) -> Iterator[bytes]:
-    """Lines that set one variable: the value first and the attributes after it, since an attribute (`-i`, `-u`) would
-    evaluate or change the value.
+    """Yield lines that set one variable. The value comes first and the attributes after it, since an attribute (`-i`,
+    `-u`) would evaluate or change the value.
     """
     array = bytes(letter for letter in entry.attributes if letter in b"aA")
     if b"n" in entry.attributes:

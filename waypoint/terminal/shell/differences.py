@@ -7,7 +7,7 @@ from waypoint.terminal.shell.words import readable
 
 
 def limits(now: ShellDump, then: ShellDump) -> Iterator[bytes]:
-    """Lines that set the umask and the soft limits that differ."""
+    """Yield the lines that set the umask and those soft limits that differ."""
     if then.umask != now.umask:
         yield b"builtin umask " + then.umask
     for letter, value in then.limits.items():
@@ -18,8 +18,8 @@ def limits(now: ShellDump, then: ShellDump) -> Iterator[bytes]:
 def changed_variables(
     now: ShellDump, then: ShellDump, names: Iterable[bytes], is_readonly: Callable[[Entry], bool], stays: list[str]
 ) -> Iterator[tuple[bytes, Entry | None, Entry | None]]:
-    """Those of the variables `names` that differ, with their entries in `now` and in `then`. A variable that is
-    read-only now is left out, and told in `stays`.
+    """Yield each of the variables `names` that differs, with its entries in `now` and in `then`. Skip a variable that
+    is read-only now, and append a sentence about it to `stays`.
     """
     for name in names:
         before, after = now.variables.get(name), then.variables.get(name)

@@ -1,4 +1,4 @@
-"""The parser for a shell's state as the shell's hooks have written it down (docs/protocol.md, section 3)."""
+"""The parser for a shell's state in the form in which the shell's hooks write it (docs/protocol.md, section 3)."""
 
 import itertools
 import re
@@ -16,18 +16,18 @@ _LIMIT = {
     "bash": re.compile(rb".*-(\w)\) +(unlimited|\d{1,20})"),
     "zsh": re.compile(rb"-(\w): .* (unlimited|\d{1,20})"),
 }
-_MOST_OF_LINE = 200  # characters of a line about a limit: the time to match one grows with the square of its length
+_MOST_OF_LINE = 200  # characters of a line about a limit: the time for a match grows with the square of the length
 _MOST_OF_OPTIONS = 1 << 14
 MOST_ENTRIES = 20_000
-"""Variables, functions and whatever else a state consists of. Programs may write a state too, and each entry costs the
-daemon, and the shell that is given the state, some microseconds.
+"""The limit for variables, functions and other entries of a state. Any program of the session may write a state file,
+and each entry costs the daemon, and the shell that is given the state, some microseconds.
 """
 
 _RECORD = 4  # fields of a record, each ended by a NUL
 
 
 class Entry(NamedTuple):
-    """One variable or function: its attributes and its value or text, both as the shell has printed them."""
+    """The attributes of one variable or function, and its value or text. Both have the form that the shell prints."""
 
     attributes: bytes
     text: bytes
@@ -35,10 +35,10 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class ShellDump:
-    """A shell's state. `options`: the options that are on (of bash: those of `set -o`; `shopts` has the others).
-    `folders`: the working directory, then the rest of the directory stack. `args`: the positional parameters.
-    `history`: the content of the history's file, as the shell writes it. `status`: the status of the last command ($?).
-    A part that is None is not known.
+    """A shell's state. `options`: the options that are on (for bash: those of `set -o`). `shopts`: bash's `shopt`
+    options that are on. `folders`: the working directory, then the rest of the directory stack. `args`: the positional
+    parameters. `history`: the content of the history file. `status`: the status of the last command ($?). None means
+    unknown.
     """
 
     kind: ShellKind
@@ -57,8 +57,8 @@ class ShellDump:
 
 
 def parse(data: bytes, kind: ShellKind, history: bytes | None = None) -> ShellDump:
-    """Parse what a shell of `kind` has written. Raises ValueError if `data` is not the whole state of such a shell, or
-    has more than MOST_ENTRIES.
+    """Parse the state that a shell of `kind` has written. Raises ValueError if `data` is not the complete state of such
+    a shell, or has more than MOST_ENTRIES entries.
     """
     _check_number(data, b"\0", _RECORD * MOST_ENTRIES)
     fields = iter(data.split(b"\0"))
@@ -66,7 +66,7 @@ def parse(data: bytes, kind: ShellKind, history: bytes | None = None) -> ShellDu
     types: dict[bytes, bytes] = {}
     while (record := list(itertools.islice(fields, _RECORD))) != LAST_RECORD:
         if len(record) < _RECORD:
-            raise ValueError("the shell's state breaks off")
+            raise ValueError("the shell's state is incomplete: its last record is missing")
         what, name, attributes, text = record
         if kind == "zsh" and what in (b"p", b"f"):
             pairs = itertools.islice(fields, 2 * int(text))
@@ -88,7 +88,7 @@ def parse(data: bytes, kind: ShellKind, history: bytes | None = None) -> ShellDu
 
 def _check_number(text: bytes, end: bytes, most: int) -> None:
     if text.count(end) > most:
-        raise ValueError(f"it has more than {MOST_ENTRIES} variables, functions and other entries")
+        raise ValueError(f"the state has more than {MOST_ENTRIES} variables, functions and other entries")
 
 
 def _take(dump: ShellDump, what: bytes, name: bytes, attributes: bytes, text: bytes) -> None:
@@ -123,18 +123,18 @@ def _take_moment(dump: ShellDump, what: bytes, text: bytes) -> None:
             dump.traps = text.strip(b"\n")
         case b"s":
             dump.status = int(text) & 0xFF
-        case b"g":  # the first one is $0
+        case b"g":  # the first of these records is $0
             if dump.args is None:
                 dump.args = []
             else:
                 dump.args.append(text)
         case _:
-            pass  # "h": the name of the file with the history
+            pass  # "h": the name of the history file
 
 
 def _take_options(dump: ShellDump, attributes: bytes, text: bytes) -> None:
     if len(attributes) + len(text) > _MOST_OF_OPTIONS:
-        raise ValueError("it has more options than a shell")
+        raise ValueError("the shell's state has more options than any shell")
     if dump.kind == "bash":
         dump.options = set(attributes.decode().split(":"))
         dump.shopts = set(text.decode().split(":"))
@@ -144,8 +144,8 @@ def _take_options(dump: ShellDump, attributes: bytes, text: bytes) -> None:
 
 
 def _variables(kind: ShellKind, text: bytes) -> Iterator[tuple[bytes, Entry]]:
-    """The variables in the output of `declare -p` or `typeset -p`. Both write a newline in a value as \\n, so each
-    variable is one line.
+    """Yield the variables in the output of `declare -p` or `typeset -p`. Both print a newline in a value as \\n, so
+    each variable takes one line.
     """
     for line in text.split(b"\n"):
         if kind == "bash":
@@ -154,5 +154,5 @@ def _variables(kind: ShellKind, text: bytes) -> Iterator[tuple[bytes, Entry]]:
                 yield match[2], Entry(match[1].replace(b"-", b""), match[3])
         else:
             match = _ZSH_VARIABLE.match(line)
-            if match is not None:  # the line of a tied pair names both variables, the scalar first
+            if match is not None:  # the line of a tied pair (PATH and path) names both variables, the scalar first
                 yield match[3] if match[3] and b"a" in match[1] else match[2], Entry(b"", line)

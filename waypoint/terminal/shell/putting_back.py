@@ -1,4 +1,6 @@
-"""Giving a live session's shell a captured state: one that this shell had, or another shell of the same kind."""
+"""Restores a captured state in the shell of a running session. The state may come from this shell or from another shell
+of the same kind.
+"""
 
 import asyncio
 import functools
@@ -20,8 +22,8 @@ _TOLD_BYTES = 1 << 16
 
 
 def parse_state(origin: Capture, state: KeptShell) -> ShellDump:
-    """Parse the shell's state in the capture `origin`. Raises StoreDamaged if the state is not complete or too large.
-    Blocks.
+    """Parse the shell's state in the capture `origin`. Blocks. Raises StoreDamaged if the state is incomplete or too
+    large.
     """
     try:
         return parse(state.data, state.layer.kind, state.history)
@@ -30,18 +32,18 @@ def parse_state(origin: Capture, state: KeptShell) -> ShellDump:
 
 
 async def check_shell(line: CommandLine, branch: str, then: ShellDump) -> None:
-    """Raise StateConflict if the shell cannot be asked now, CannotCapture if its kind is not that of `then`."""
+    """Raise StateConflict if the shell is not at its prompt, CannotCapture if its kind differs from that of `then`."""
     if not await comes_to_prompt(line) or line.watch.shell is None:
         refuse(branch, line.watch.obstacle(line.watch.look()))
     if await is_in_a_command(line):
         refuse(branch, "its shell waits for the rest of a command")
     if line.watch.shell.kind != then.kind:
-        said = f"its shell is a {line.watch.shell.kind}, the state is that of a {then.kind}"
+        said = f"its shell is a {line.watch.shell.kind}, but the captured state is that of a {then.kind}"
         raise CannotCapture("restore the shell on", f"branch {branch}", said, "restore all of it")
 
 
 def refuse(branch: str, said: str) -> NoReturn:
-    """Raise the StateConflict for a shell that cannot be asked now. `said`: why not, in words."""
+    """Raise StateConflict for a shell that is not at its prompt. `said`: the reason, in words."""
     next_step = f"let the shell come to its prompt: waypoint attach {branch}"
     raise StateConflict("restore the shell on", f"branch {branch}", said, next_step)
 
@@ -49,19 +51,19 @@ def refuse(branch: str, said: str) -> NoReturn:
 async def put_back(
     line: CommandLine, branch: str, now: ShellDump, then: ShellDump, title: str, *, in_turn: bool = False
 ) -> list[str]:
-    """Bring the shell on `branch` from its state `now` to the state `then`. Returns, in words, what could not be
-    changed.
+    """Change the state of the shell on `branch` from `now` to `then`. Return a sentence for each thing that could not
+    be changed.
 
-    `title`: words that are shown to viewers, without anything that means something to a shell. `in_turn`: as for
-    `CommandLine.execute`. Raises Failed if the
-    shell breaks off; a part of the state may have changed by then.
+    `title`: words that viewers see, without characters that have a meaning to a shell. `in_turn`: see
+    `CommandLine.execute`. Raises Failed if the shell does not complete the script; a part of the state may have changed
+    by then.
     """
     made = await asyncio.to_thread(script.compose, now, then, title)
     folder = line.desk.folder
     try:
         await apart(folder, functools.partial(_write, made=made))
-        # With a terminal (tty): a plain exec sets variables such as PAGER while its command runs, which would mix with
-        # the variables that are restored.
+        # tty=True, since an exec without a terminal sets variables such as PAGER while its command runs. These would
+        # change the restored variables.
         request = ExecRequest(text=made.command, tty=True, timeout_s=LIMIT_S)
         ended = await line.execute(request, Nobody(), Nobody(), in_turn=in_turn)
         told = script.read_told(_read_told(folder))
@@ -72,19 +74,19 @@ async def put_back(
         folder.remove("history")
         folder.remove("told")
     if told is None:
-        raise _failed(branch, str(ended["said"]) or "the shell broke off in the midst of it")
+        raise _failed(branch, str(ended["said"]) or "the shell did not complete the script that restores its state")
     return made.stays + told
 
 
 def _write(folder: RunFolder, made: script.Script) -> None:
     folder.write("back", made.body)
-    folder.write("told", b"\n")  # so that it is where there is room
+    folder.write("told", b"\n")  # creates the file for the shell's output: in the spare folder if the disk is full
     if made.history is not None:
         folder.write("history", made.history)
 
 
 def _read_told(folder: RunFolder) -> str:
-    """What the shell has printed while it evaluated the script; "" if it has not begun to."""
+    """Return the shell's output while it evaluated the script. "" if the file was removed."""
     try:
         try:
             data = read_aside(folder, "told", _TOLD_BYTES)
@@ -101,7 +103,7 @@ def _failed(branch: str, said: str) -> Failed:
 
 
 class Nobody:
-    """The client of an exec that nobody watches."""
+    """The client of an exec that Waypoint runs for itself: sends no input and ignores the output."""
 
     async def receive(self) -> Frame | None:
         await asyncio.Event().wait()

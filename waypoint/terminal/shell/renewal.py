@@ -1,4 +1,6 @@
-"""After a command has ended the shell: the new one in its place gets the state that the old one wrote at its end."""
+"""Restores the shell's state after a command has ended the shell (`exit`): the new shell gets the state that the old
+shell wrote when it ended.
+"""
 
 import functools
 from collections.abc import Callable
@@ -11,13 +13,13 @@ from waypoint.terminal.hooks.run_folder import RunFolder, apart, read_aside, rem
 from waypoint.terminal.shell.dump import ShellDump, parse
 from waypoint.terminal.shell.putting_back import put_back
 
-_TITLE = "the shell before has ended, its state goes on here"
+_TITLE = "the previous shell has ended; this shell takes over its state"
 
 
 async def renew(line: CommandLine, branch: str) -> None:
-    """Give the new shell the state of the one before. What cannot be brought back is told on the terminal.
+    """Give the new shell the state of the previous shell. Print on the terminal what could not be restored.
 
-    To be called by `line` alone, when the new shell is at its first prompt.
+    Only `line` calls this, when the new shell is at its first prompt.
     """
     try:
         then, now = await apart(line.desk.folder, _read_states)
@@ -25,12 +27,15 @@ async def renew(line: CommandLine, branch: str) -> None:
     except (WaypointError, OSError, ValueError) as error:
         stays = [error.said if isinstance(error, WaypointError) else str(error)]
     for said in stays:
-        line.desk.terminal.append(f"\r\n» not as in the shell before: {said}\r\n".encode(errors="backslashreplace"))
+        line.desk.terminal.append(
+            f"\r\n» differs from the previous shell: {said}\r\n".encode(errors="backslashreplace")
+        )
 
 
 def _read_states(folder: RunFolder) -> tuple[ShellDump, ShellDump]:
-    """The state at the end of the shell before, and that of the new one at its first prompt. Each is in the folder or,
-    newer than what is there, in memory, from where it is removed. Blocks.
+    """Return the state of the previous shell at its end, and the state of the new shell at its first prompt. Read each
+    from the run folder, or from the spare folder if that has a newer state. Remove the files in the spare folder.
+    Blocks.
     """
     places = (folder.read, functools.partial(read_aside, folder))
     try:
@@ -39,7 +44,7 @@ def _read_states(folder: RunFolder) -> tuple[ShellDump, ShellDump]:
             case [(ShellLayer() as then, then_read), (ShellLayer() as now, now_read)]:
                 return _parse(then_read, then), _parse(now_read, now)
             case _:
-                raise ValueError("its state is not whole")
+                raise ValueError("the shell's state is incomplete")
     finally:
         remove_aside(folder, *LAST, "names", "hist.0", "hist.1")
 

@@ -1,8 +1,8 @@
-"""Composes the script that brings a shell from its present state to an earlier one, in the shell's own language.
+"""Composes the script that changes a shell's present state to an earlier state, in the shell's own language.
 
-The script touches only what differs, and runs nothing that the state contains: values are literals in the shell's own
-quoting (bash gets a value first and its attributes afterwards, since some attributes evaluate a value); functions are
-defined and traps are set. The user's options, aliases and functions do not change what the script's words mean.
+The script changes only what differs, and runs no code from the state: values are quoted (bash gets a value first and
+its attributes afterwards, since some attributes evaluate a value), functions are only defined, and traps are only set.
+The script works under any options, aliases and functions of the user.
 """
 
 import re
@@ -13,12 +13,13 @@ from waypoint.terminal.shell import bash_script, zsh_script
 from waypoint.terminal.shell.dump import ShellDump
 from waypoint.terminal.shell.words import DONE, FIND, READ_BACK, quoted
 
-_TOLD = re.compile(r"^(?:bash|zsh|\(eval\)|[^ :]*sh): ?|^\(eval\):")  # how a shell begins its messages
+_TOLD = re.compile(r"^(?:bash|zsh|\(eval\)|[^ :]*sh): ?|^\(eval\):")  # the beginning of a shell's messages
 
 
 class Script(NamedTuple):
-    """`body`: the script. `command`: the command line that evaluates it. `stays`: in words, what it cannot restore.
-    `history`: the content of the file `history` that the body reads; None if it reads none.
+    """`body`: the script. `command`: the command line that evaluates the body. `stays`: a sentence for each thing that
+    the script cannot restore. `history`: the content of the file `history` that the body reads; None if the body does
+    not change the history.
     """
 
     body: bytes
@@ -28,8 +29,8 @@ class Script(NamedTuple):
 
 
 def compose(now: ShellDump, then: ShellDump, title: str) -> Script:
-    """The script from state `now` to state `then`, two states of the same kind of shell. `title`: shown to viewers in
-    place of the command.
+    """Compose the script that changes the state `now` to the state `then`; both must be of the same kind of shell.
+    `title`: the text that viewers see instead of the command.
     """
     shell = bash_script if then.kind == "bash" else zsh_script
     stays: list[str] = []
@@ -38,7 +39,8 @@ def compose(now: ShellDump, then: ShellDump, title: str) -> Script:
     if then.args is not None and then.args != now.args:
         lines.append(b" ".join([b"builtin set --", *map(quoted, then.args)]))
     if history is not None:
-        lines += [*shell.history(then), b"__wp_hn="]  # the hooks' note of HISTCMD: it may be the same number
+        # The hooks remember HISTCMD in __wp_hn to notice new history. The new history may end with the same number.
+        lines += [*shell.history(then), b"__wp_hn="]
     lines.append(b"builtin printf '%s\\n' " + quoted(DONE.encode()) + b" >&2")
     command = "\n".join(_command(title, shell.EVALUATE, shell.options(now, then), then.status))
     return Script(b"\n".join(lines) + b"\n", command, stays, history)
@@ -52,11 +54,14 @@ def _command(title: str, evaluate: str, options: str, status: int | None) -> Ite
     yield "__wp_t="
     yield options
     if status:
-        yield f"{{ (\\builtin exit {status});}}&&\\builtin :"  # runs no ERR trap, and ends no shell with `set -e`
+        # Sets $? without running an ERR trap, and without ending a shell with `set -e`.
+        yield f"{{ (\\builtin exit {status});}}&&\\builtin :"
 
 
 def read_told(text: str) -> list[str] | None:
-    """The shell's messages while it evaluated the body, one for each line of `text`; None if the body broke off."""
+    """Return the shell's messages in `text`, its output while it evaluated the body. None if the body did not run to
+    its end.
+    """
     lines = text.splitlines()
     if DONE not in lines:
         return None

@@ -1,4 +1,4 @@
-"""The script that brings zsh from one state to another (see script.py)."""
+"""The script that changes the state of a zsh to another state (see script.py)."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _NOT_OURS = frozenset(
     b" TTY TTYIDLE UID USERNAME WAYPOINT_BRANCH _ argv pipestatus status".split()
 )
 _FIXED_OPTIONS = {"interactive", "shinstdin", "singlecommand", "zle", "login", "privileged", "restricted", "rcs"}
-# Functions that zsh would call while the script runs: removed at first, defined again at last.
+# Functions that zsh would call while the script runs. The script first removes them, and defines them again at the end.
 _RUN = frozenset({b"TRAPDEBUG", b"TRAPERR", b"TRAPZERR"})
 _OWN = re.compile(rb"-local|-hideval|-(?:readonly|hide).*-special")  # types of variables that zsh itself sets
 _UNLOADED = re.compile(rb"builtin autoload -X(\w*)")
@@ -24,7 +24,7 @@ _TRAPPED = re.compile(rb"' (\S+)$", re.MULTILINE)
 
 
 def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
-    """The lines of the script. Adds to `stays`, in words, what the script cannot bring back."""
+    """Yield the lines of the script. Append a sentence to `stays` for each variable that the script cannot restore."""
     yield b" ".join([b"builtin trap -", *_TRAPPED.findall(now.traps), b"DEBUG"])
     changed = [
         name
@@ -34,7 +34,8 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
     yield from (b"builtin unfunction -- " + quoted(name) for name in changed if name in now.functions)
     yield from limits(now, then)
     yield b"__wp_t=$PWD"
-    if b"OLDPWD" in then.variables:  # zsh's `cd -` ignores the variable, so the script goes there and comes back
+    # zsh's `cd -` uses the previous folder and not OLDPWD, so the script changes to that folder first.
+    if b"OLDPWD" in then.variables:
         yield then.variables[b"OLDPWD"].text
         yield b'builtin cd -q -- "$OLDPWD" 2>/dev/null'
     yield b"builtin cd -q -- " + quoted(then.folders[0]) + b' || builtin cd -q -- "$__wp_t"'
@@ -53,7 +54,9 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
 
 
 def _function(name: bytes, text: bytes) -> Iterator[bytes]:
-    """Lines that define a function, by an assignment to the array `functions`: zsh parses the text and runs nothing."""
+    """Yield the lines that define a function by an assignment to the array `functions`: zsh parses the function's text
+    and does not run it.
+    """
     unloaded = _UNLOADED.fullmatch(text.strip())
     if unloaded:
         yield b"builtin autoload" + (b" -" + unloaded[1] if unloaded[1] else b"") + b" -- " + quoted(name)
@@ -63,20 +66,22 @@ def _function(name: bytes, text: bytes) -> Iterator[bytes]:
 
 
 def history(then: ShellDump) -> Iterator[bytes]:
-    """Lines that replace the history by that in the file `history`."""
+    """Yield the lines that replace the history by the content of the file `history`."""
     yield b"__wp_t=$HISTSIZE; HISTSIZE=1; HISTSIZE=$__wp_t"
     yield FIND.format("history").encode()
     yield b'builtin fc -R "$__wp_p"'
 
 
 def options(now: ShellDump, then: ShellDump) -> str:
-    """A line that sets the options to those of `then`."""
+    """Return a line that sets the options to those of `then`."""
     names = sorted((now.options ^ then.options) - _FIXED_OPTIONS, key=lambda name: (name in then.options, name))
     return "; ".join(f"\\builtin {'setopt' if name in then.options else 'unsetopt'} {name}" for name in names)
 
 
 def _variables(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
-    """Lines that remove variables, then lines that set them. Of a tied pair only the scalar is set."""
+    """Yield lines that remove variables, then lines that set variables. For a tied pair (PATH and path), only the
+    scalar is set.
+    """
     both = (now.variables, then.variables)
     names = sorted(name for name in {*both[0], *both[1]} if all(_is_state(name, variables) for variables in both))
     setting: list[bytes] = []
