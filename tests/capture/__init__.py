@@ -1,1 +1,1 @@
-"""Tests of the room that owns captures, without sessions."""
+"""Tests of waypoint/capture without real sessions."""

@@ -22,13 +22,13 @@ WITHIN, SOMEBODY, ROOT = Caller(branch="main"), Caller(uid=1000), Caller(uid=0)
 
 @pytest.fixture
 def subject() -> Any:
-    """This process as a session."""
+    """A fake session whose processes are this test process, counted twice."""
     facts = SimpleNamespace(init_pid=os.getpid(), branch="main")
     return SimpleNamespace(processes=lambda: [os.getpid(), os.getpid()], facts=facts)
 
 
 def area_with_floor(home: Path, floor_bytes: int) -> Any:
-    """A home whose disk must keep `floor_bytes` free."""
+    """Return a fake home whose disk must keep `floor_bytes` free."""
     outlook = Outlook(0, 0, floor_bytes=floor_bytes)
     return SimpleNamespace(pool=SimpleNamespace(outlook=lambda: outlook), hot=SimpleNamespace(folder=home))
 

@@ -1,4 +1,4 @@
-"""Captures: holding, dropping and sweeping them, and their pauses."""
+"""Holding, dropping and sweeping captures; the pause of a capture, during which its session is frozen."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ needs_root = [pytest.mark.privileged, pytest.mark.requires("root")]
 
 
 class Owner:
-    """The captures of a home without a daemon."""
+    """The captures of a home that has no daemon."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -41,8 +41,8 @@ class Owner:
         self.captures = Captures(home, self.pool, self.names, _no_criu, _no_spawn)
 
     def make(self, *, on_record: bool = True, tree: str = "") -> Capture:
-        """A capture: a tree in the pool and a folder in the hot area, both named by its id. `tree`: another name of the
-        tree, as of an ended session.
+        """Make a capture: a tree in the pool and a folder in `hot`, both named by the capture's id. `tree`: another
+        name for the tree, as if the capture's session had ended.
         """
         capture_id = new_id()
         row = msgspec.structs.replace(row_of("main"), tree=tree or capture_id)
@@ -59,16 +59,16 @@ class Owner:
 
     def is_there(self, made: Capture) -> bool:
         parts = {made.layers.files.tree in self.pool.list(), (self.home / "hot" / made.id).exists()}
-        assert len(parts) == 1, "one part of a capture is there without the other"
+        assert len(parts) == 1, "only one of the two parts of a capture exists"
         return parts == {True}
 
 
 def _no_criu() -> CriuProgram:
-    raise HostLacks("find", "a CRIU", "there is none in this test")
+    raise HostLacks("find", "a CRIU", "this test has none")
 
 
 def _no_spawn(init_pid: int) -> Spawn:
-    raise AssertionError(f"nothing is to be dumped, not even {init_pid}")
+    raise AssertionError(f"the test must not dump any process, but dumps {init_pid}")
 
 
 def _killed_criu() -> CriuProgram:
@@ -77,7 +77,7 @@ def _killed_criu() -> CriuProgram:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Owner:
-    """Its places have the mark of the database."""
+    """A home after a first sweep, which links its folders to the database."""
     owner = Owner(tmp_path)
     owner.sweep()
     return owner
@@ -95,7 +95,7 @@ class TestOnDisk:
             assert os.path.isdir(first.files)
         assert not owner.is_there(made)
 
-    def test_an_accident_while_criu_is_searched_is_an_error(self, owner: Owner) -> None:
+    def test_a_capture_fails_if_criu_is_killed_during_the_search_for_it(self, owner: Owner) -> None:
         captures = Captures(owner.home, owner.pool, owner.names, _killed_criu, _no_spawn)
         subject: Any = SimpleNamespace(processes=lambda: [1], facts=SimpleNamespace(branch="main"))
         with pytest.raises(Failed, match="it was killed"):
@@ -132,7 +132,7 @@ class TestOnDisk:
             assert owner.is_there(stranger)
 
     def test_the_sweep_with_an_older_copy_of_the_database_keeps_its_disposable_captures(self, owner: Owner) -> None:
-        """In the copy the capture is disposable; it was recorded since."""
+        """In the copy the capture is disposable; the newer database has it on record."""
         made = owner.make(on_record=False)
         with owner.names.change("test") as change:
             change.add_disposable(made.id)
@@ -165,7 +165,7 @@ class TestOnDisk:
         assert owner.captures.sizes(made)["processes"] is None
 
 
-def test_a_list_waits_for_the_end_of_a_pause() -> None:
+def test_a_request_waits_for_the_end_of_a_pause() -> None:
     order, waits = list[str](), threading.Event()
 
     def work() -> None:
@@ -179,11 +179,11 @@ def test_a_list_waits_for_the_end_of_a_pause() -> None:
         waits.wait()
         order.append("pause")
     thread.join()
-    pauses.wait()  # returns, since no pause is left
+    pauses.wait()  # returns at once, since no pause remains
     assert order == ["pause", "work"]
 
 
-def test_a_list_waits_for_a_short_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_waits_only_a_short_time_for_the_end_of_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pauses, "WAIT_S", 0.01)
     with pauses.announced():
         pauses.wait()

@@ -1,4 +1,4 @@
-"""The files of /dev/shm in a capture, in folders that are deeper than Python calls functions."""
+"""Captured files of /dev/shm in folders that are nested deeper than Python's recursion limit."""
 
 from pathlib import Path
 from types import SimpleNamespace

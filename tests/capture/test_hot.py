@@ -1,4 +1,4 @@
-"""Logs of a failed CRIU are kept, from any file system, and never hide why it failed."""
+"""The log of a failed CRIU is kept, even from another file system. A log that cannot be kept is no error."""
 
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.privileged
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, as the runtime folder is on most machines."""
+    """A small separate file system; on most machines the runtime folder has its own, too."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)

@@ -1,4 +1,4 @@
-"""A capture takes the newest complete state that a shell has written at its prompts."""
+"""A capture takes the newest complete state that the shell wrote at its prompts."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from waypoint.upper.layout import upper_of
 
 
 def state(number: int, value: str, traps: bytes = b"") -> bytes:
-    """A state as bash writes it, with a variable of this value."""
+    """Return a state as bash writes it, in which the variable x has this value."""
     records = f"s\0{number}\0bash\x000\0h\0\0\0hist.0\0v\0\0\0declare -- x={value}\n\0"
     return traps + b"\0" + records.encode() + b"e\0%d\0\0\0" % number
 
@@ -46,7 +46,7 @@ def test_the_newer_state_is_taken_whatever_follows_its_end(tree: Tree) -> None:
     assert value_in(tree) == b"new"
 
 
-def test_a_truncated_state_is_skipped_even_if_an_older_one_ends_it(tree: Tree) -> None:
+def test_a_truncated_state_is_skipped_even_if_the_end_of_an_older_state_follows(tree: Tree) -> None:
     for cut in (0, 1, 9, 20, 40, -1):
         torn, before = state(4, "torn" * 20)[:cut], state(2, "before")
         tree.write(torn + before[len(torn) :], state(3, "whole"))
@@ -60,7 +60,9 @@ def test_traps_are_moved_into_their_record(tree: Tree) -> None:
     assert read_state(tree.path, layer).data.endswith(b"\0t\0\0\0trap -- 'echo' INT\n\0e\0\0\0\0")
 
 
-def test_no_older_state_replaces_one_that_is_too_large(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_is_too_large_is_not_replaced_by_an_older_state(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shell, "MAX_BYTES", 4096)
     tree.write(state(4, "x" * 5000), state(3, "old"))
     assert last_prompt(tree.path) is None

@@ -26,18 +26,18 @@ GROUP = "/no/such/group"
 
 @dataclass
 class Log:
-    """The steps in order. `fails`: the exceptions of steps that always raise. `meets`: of steps that raise at first."""
+    """The steps in order. `fails`: the exception that a step always raises. `first_fails`: those of its first calls."""
 
     steps: list[str] = field(default_factory=list)
     fails: dict[str, BaseException] = field(default_factory=dict)
-    meets: dict[str, list[WaypointError]] = field(default_factory=dict)
+    first_fails: dict[str, list[WaypointError]] = field(default_factory=dict)
 
     def note(self, step: str) -> None:
         self.steps.append(step)
         if step in self.fails:
             raise self.fails[step]
-        if self.meets.get(step):
-            raise self.meets[step].pop(0)
+        if self.first_fails.get(step):
+            raise self.first_fails[step].pop(0)
 
 
 class LoggedPart(Part):
@@ -118,7 +118,7 @@ class Stage:
         layers = tuple(LoggedLayer(kind, self.log) for kind in ("shell", "files", "processes", "terminal"))
         monkeypatch.setattr(taking, "LAYERS", layers)
         monkeypatch.setattr(taking, "Pause", lambda _cgroup: LoggedPause(self.log))
-        self._area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the layers do not ask for the pool
+        self._area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the fake layers do not use the pool
 
     def take(self, options: CaptureOptions, *, with_criu: bool = True) -> Capture:
         subject: Any = LoggedSubject(self.log)
@@ -184,30 +184,30 @@ def test_a_capture_of_tier_files_has_no_processes(stage: Stage) -> None:
     assert [step for step in stage.log.steps if step.startswith("processes")] == []
 
 
-def test_after_one_accident_the_capture_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_one_failure_of_criu_the_capture_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accidents = (died(), Failed("start", "CRIU", "the launcher has died"), refused())
     for options, accident in itertools.product((BEST, LIVE), accidents):
         stage = Stage(tmp_path, monkeypatch)
-        stage.log.meets["processes finish"] = [accident]
+        stage.log.first_fails["processes finish"] = [accident]
         taken = stage.take(options)
         assert (taken.tier, taken.degraded) == ("live", []), (options, accident)
         assert stage.log.steps.count("freeze for a dump") == 2, (options, accident)
         assert taken.paused_ms == 2.0, "the pauses of both tries count"
 
 
-def test_an_accident_in_either_of_two_tries_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_criu_killed_in_either_of_two_tries_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, kinds in itertools.product((BEST, LIVE), ((died, died), (refused, died), (died, refused))):
         stage = Stage(tmp_path, monkeypatch)
-        stage.log.meets["processes finish"] = [kind() for kind in kinds]
+        stage.log.first_fails["processes finish"] = [kind() for kind in kinds]
         with pytest.raises(CriuAccident, match="CRIU was killed"):
             stage.take(options)
         assert stage.log.steps.count("freeze for a dump") == 2, (options, kinds)
-        assert "freeze" not in stage.log.steps, "it was taken without its processes"
+        assert "freeze" not in stage.log.steps, "the capture has no processes"
         assert stage.log.steps[-1] == "go on"
 
 
 def test_processes_that_criu_refuses_twice_are_left_out(stage: Stage) -> None:
-    stage.log.meets["processes finish"] = [refused(), refused()]
+    stage.log.first_fails["processes finish"] = [refused(), refused()]
     taken = stage.take(BEST)
     assert (taken.tier, taken.paused_ms) == ("respawn", 3.0)
     assert taken.degraded == ["without its processes: it has an io_uring"]
@@ -217,7 +217,7 @@ def test_processes_that_cannot_be_dumped_are_left_out(stage: Stage) -> None:
     stage.log.fails["processes ready"] = CannotCapture("dump", "the processes", "io_uring")
     stage.take(BEST)
     first, second = stage.log.steps.index("go on"), stage.log.steps.index("freeze")
-    assert first < second, "the session did not go on between the two tries"
+    assert first < second, "the session did not continue between the two tries"
     assert order("drop") == [step for step in stage.log.steps if step.endswith(" drop")]
     assert stage.log.steps[-4:] == ["go on", *order("record", "shell files terminal")]
 
@@ -251,11 +251,11 @@ def test_a_failure_while_cancelling_leaves_the_session_running(tmp_path: Path, m
         }
         with pytest.raises(OSError, match="broken"):
             stage.take(CaptureOptions("live", "checkpoint", keep_frozen=keep_frozen))
-        assert stage.log.steps[-6:] == [*order("cancel"), "thaw", "go on"], "of the second try"
+        assert stage.log.steps[-6:] == [*order("cancel"), "thaw", "go on"], "the second try"
         assert stage.log.steps.count("go on") == 2
 
 
-def test_after_a_failed_thaw_the_terminal_goes_on(stage: Stage) -> None:
+def test_after_a_failed_thaw_the_terminal_continues(stage: Stage) -> None:
     stage.log.fails["thaw"] = OSError(errno.EIO, "the disk is broken")
     with pytest.raises(OSError, match="broken"):
         stage.take(LIVE)

@@ -1,4 +1,4 @@
-"""Why CRIU fails, as test_causes.py makes it fail: the next step of each reason, and how it is done."""
+"""Programs that CRIU refuses to dump, for test_causes.py: the error, and shell text that follows its advice."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ def hold(kind: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A program that cannot be dumped. `start`: the shell text that starts it, as job 1, and ends when it is so far.
-    `said`: words of the reason. `advice`: the next step. `follow`: the shell text that does what this says; where it
-    gives a choice, one for each. `code`: of the refusal. `seccomp`: whether the session is behind a filter. `needs`:
-    words of `requires`.
+    """A program that cannot be dumped. `start`: shell text that starts it as job 1 and waits until it is ready.
+    `said`: words of the reason in the error. `advice`: the next step in the error. `follow`: shell texts that follow
+    the advice, one for each choice. `code`: the exit code of the refused command. `seccomp`: whether the session has a
+    seccomp filter. `needs`: words of the marker `requires`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A home on a small file system of its own, and filling that: import the fixture into the test file."""
+"""The fixture `small_disk`, a home on its own small file system, and functions that fill this file system."""
 
 import contextlib
 import itertools
@@ -16,28 +16,28 @@ from tests.homes import MIB, Home, open_home
 from tests.waiting import wait_until
 
 HOME_FITS = 2200 * MIB
-"""Bytes of a file system on which a home with its usual pool has just room."""
+"""The bytes of a file system that is just large enough for a home with the default pool."""
 SNUG_POOL = {
     "initial_bytes": 256 * MIB,
     "step_bytes": 128 * MIB,
     "headroom_bytes": 128 * MIB,
     "floor_bytes": 512 * MIB,
 }
-"""The floor is no smaller because what a full pool is enlarged by, whenever something must go into it all the same,
-comes from below it.
+"""The floor (the bytes that the disk keeps free) is this large because a full pool is enlarged from below the floor
+when a write must not fail.
 """
 SNUG_FITS = 1088 * MIB
-"""Bytes of a file system on which a home with that pool has room, and the pool can grow by a step or two: a program
-that writes has soon come to the floor.
+"""The bytes of a file system on which a home with SNUG_POOL fits and the pool can grow by one or two steps. A program
+that writes reaches the floor soon.
 """
 
-SECONDS = 5.0
-"""A daemon that cannot serve its home says why for a second, before the next one is started."""
+DAEMON_WAIT_S = 5.0
+"""The longest wait for a daemon that serves: one that cannot serve first reports the reason for a second."""
 
 
 class Disk(NamedTuple):
-    """`files`: how many files the file system can have; 0: as many as is usual. `kind`: of the file system. `pool`: the
-    sizes of the home's; None: the usual ones.
+    """A file system for a home. `files`: the number of inodes, 0 for the default. `kind`: the file system's type.
+    `pool`: the sizes of the home's pool, None for the defaults.
     """
 
     size_bytes: int = HOME_FITS
@@ -51,7 +51,7 @@ SNUG = Disk(SNUG_FITS, pool=SNUG_POOL)
 
 @pytest.fixture
 def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
-    """A home on a file system of its own, so that it can be filled. A parameter is its `Disk`."""
+    """A home on its own file system, which a test can fill. The fixture's parameter is a `Disk`."""
     disk: Disk = getattr(request, "param", Disk())
     image, folder = corner / "disk.img", corner / "disk"
     folder.mkdir()
@@ -71,14 +71,14 @@ def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
 
 
 def leave(home: Home, free_bytes: int) -> None:
-    """Leave so many bytes of the file system."""
+    """Fill the file system until only `free_bytes` are free."""
     with (home.path.parent / "fill").open("wb") as file:
         found = os.statvfs(home.path)
         os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - free_bytes)
 
 
 def fill(home: Home, *, reserve: bool = False) -> None:
-    """Leave no block of the file system for data. `reserve`: what the home has reserved for itself stays its own."""
+    """Fill all blocks of the file system. `reserve`: leave the home the disk space that it has reserved for itself."""
     if not reserve:
         shutil.rmtree(home.path / "reserve", ignore_errors=True)
     with (home.path.parent / "fill").open("wb") as file:
@@ -88,8 +88,8 @@ def fill(home: Home, *, reserve: bool = False) -> None:
                     os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
 
 
-def use_up_names(home: Home) -> None:
-    """Leave no room for another file on the file system, whatever space there is."""
+def use_up_inodes(home: Home) -> None:
+    """Use up the inodes, so that no further file can be created although there is free space."""
     folder = home.path.parent / "names"
     folder.mkdir(exist_ok=True)
     with contextlib.suppress(OSError):
@@ -98,11 +98,11 @@ def use_up_names(home: Home) -> None:
 
 
 def make_room(home: Home) -> None:
-    """Undo `fill` and `use_up_names`."""
+    """Undo `fill`, `leave` and `use_up_inodes`."""
     (home.path.parent / "fill").unlink(missing_ok=True)
     shutil.rmtree(home.path.parent / "names", ignore_errors=True)
 
 
 def wait_served(home: Home) -> None:
-    """Wait until the home, whose disk has room again, is served."""
-    wait_until(lambda: home.cli("ps").code == 0, "the home can be served again", SECONDS)
+    """Wait until a daemon serves the home again, after the disk has free space again."""
+    wait_until(lambda: home.cli("ps").code == 0, "the home can be served again", DAEMON_WAIT_S)

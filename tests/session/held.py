@@ -1,5 +1,5 @@
-"""A program for the inside of a session: it holds what CRIU refuses. `python3 held.py KIND` opens that, and then makes
-the file /srv/on; at SIGUSR1 it closes it, makes the file /srv/off, and goes on without it.
+"""A program that a session runs and that holds something which CRIU refuses. `python3 held.py KIND` opens an object of
+that kind, then makes the file /srv/on. At SIGUSR1 it closes the object, makes the file /srv/off, and keeps running.
 """
 
 import array
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 OUTSIDE = "/mnt/outside"
-"""A socket on which somebody outside of the session listens, who sends a file."""
+"""A socket whose listener, outside of the session, sends an open file."""
 IO_URING_SETUP, LANDLOCK_CREATE_RULESET = 425, 444
 
 
@@ -37,7 +37,7 @@ def io_uring() -> int:
 
 
 def ghost() -> int:
-    """A large file that is deleted."""
+    """Open a large file and delete it."""
     fd = os.open("/srv/large", os.O_RDWR | os.O_CREAT)
     os.posix_fallocate(fd, 0, 80_000_000)
     os.unlink("/srv/large")
@@ -49,7 +49,7 @@ def dev_tty() -> int:
 
 
 def received() -> tuple[int, int]:
-    """A connection with the host, and the file that came by it."""
+    """Return a connection with the host, and the file received through it."""
     made = socket.socket(socket.AF_UNIX)
     made.connect(OUTSIDE)
     _, ((_, _, sent),), _, _ = made.recvmsg(1, 100)
@@ -69,7 +69,7 @@ def sent_file() -> int:
 
 
 def terminal() -> int:
-    """One whose foreground process group has ended. Its leader sees that when somebody presses Enter."""
+    """Open a terminal whose foreground process group has ended. Its leader notices that when somebody presses Enter."""
     leader, master = pty.fork()
     if leader:
         os.read(master, 2)
@@ -92,9 +92,9 @@ def terminal() -> int:
 
 def press_enter(master: int) -> None:
     os.write(master, b"\n")
-    said = b""
-    while b"off" not in said:
-        said += os.read(master, 10)
+    printed = b""
+    while b"off" not in printed:
+        printed += os.read(master, 10)
 
 
 def main(hold: Callable[[], int]) -> None:

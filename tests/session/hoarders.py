@@ -1,6 +1,6 @@
-"""Programs that take as much as they can get, for sessions. Each prints how much that was, and the errno at its end."""
+"""Programs for sessions that use as much of a resource as they get. Most print the amount and the last errno."""
 
-# Prints how many there were when the next one was refused, and the errno; forks at most as many as are asked for.
+# Forks up to argv[1] processes. Prints how many it could fork, and the errno of the refused fork.
 FORKS = """
 import os, sys, signal
 count, failed = 0, 0
@@ -64,8 +64,8 @@ while time.monotonic() < begun + 2:
 print(time.process_time() - used)
 """
 
-# In namespaces of its own, which a session whose root is the host's uses to make groups in its own: 29 groups of long
-# names below each other, so that no path reaches the last ones, one that is frozen, and as many as it may.
+# For a session whose root is the host's root. In its own namespaces, the program nests as many cgroups with long names
+# as it may, so that no path reaches the deepest ones, and freezes one. It prints the depth and the last errno.
 NESTING = """
 import os, subprocess, signal
 os.makedirs("/tmp/cg", exist_ok=True)

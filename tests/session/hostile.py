@@ -1,10 +1,9 @@
-"""What a session's root does to lead the daemon out of the session: programs for python3 inside. All are harmless: what
-they open of the host's they only open, or write back as it is.
+"""Python programs with which a session's root tries to lead the daemon to files outside of the session. All are
+harmless: they only open files of the host, or write them back unchanged.
 """
 
-# A mount point that is a mount point in no mount of the caller's namespace can be renamed. So: among mounts of its own
-# the process leaves its root behind, which is then mounted nowhere, and still is in it. `mount_points` is a folder that
-# has the session's mount points by their names.
+# The kernel lets a process rename a mount point only if nothing is mounted there in the process's own mount namespace.
+# So the program makes a mount namespace, unmounts the old root in it, and keeps the old root as its current folder.
 BEHIND_THE_MOUNTS = """
 import ctypes, os, shutil
 libc = ctypes.CDLL(None, use_errno=True)
@@ -28,8 +27,8 @@ os.fchdir(root)
 
 
 def replaced(*mount_points: str, by: str) -> str:
-    """Renames the mount points, given without the first `/`, and makes others by `by`, Python in which `place` is the
-    name of the mount point.
+    """Return a program that renames the mount points (paths without the first `/`) and puts something else in their
+    place. `by`: Python code that does this for the path `place`.
     """
     steps = "".join(f"place = {place!r}\nos.rename(place, place + '-was')\n{by}\n" for place in mount_points)
     return BEHIND_THE_MOUNTS + steps

@@ -1,4 +1,4 @@
-"""A user whom root has let in, and what the command line says to this user."""
+"""Checks of commands that a user runs in a home of root, which `waypoint setup --user` has allowed."""
 
 import re
 import subprocess

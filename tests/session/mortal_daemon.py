@@ -1,8 +1,8 @@
-"""A program: the part of the daemon that drives one shell, for tests that kill it. Prints the exec's id, its output,
-its end.
+"""The part of the daemon that drives one shell, as a program that tests can kill. It prints the id, the output and the
+end of an exec.
 
-Arguments: the stage's folder, the id of an exec to resume (or `-`), the offset, the text. MASTER: the terminal's
-master.
+Arguments: the stage's folder, the id of an exec to resume (or `-`), the offset, the text. Environment: MASTER, the
+descriptor of the terminal's master, and SHELL_PID.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from waypoint.terminal.terminal import Terminal
 
 
 class Pipe:
-    """stdout as an Outlet: returns when the pipe has taken the bytes. No input comes."""
+    """The standard output as an Outlet, which waits until all bytes are written; and an Inlet without any input."""
 
     async def receive(self) -> Frame | None:
         await asyncio.Event().wait()

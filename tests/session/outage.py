@@ -1,4 +1,4 @@
-"""Looks at a home and one of its sessions from outside, again and again, while a test kills parts of it."""
+"""Checks a home and one of its sessions repeatedly while a test kills parts of it."""
 
 import contextlib
 import itertools
@@ -23,18 +23,18 @@ while True:
     os.pwrite(file, b"%020d" % count, 0)
     time.sleep(0.005)
 """
-"""A program for the inside of the session: counts in its memory, and shows how far it is."""
+"""A program for the session: it counts in its memory and writes the count to the file COUNT."""
 
 
 class Probe:
-    """From `with` on, two threads look at the home: one asks the daemon every LOOK_S, as any client does (which starts
-    a daemon if none listens), the other reads the count and the frozen state of a session.
+    """In the `with` block, two threads check the home. One sends a request every LOOK_S, as any client does (which
+    starts a daemon if none listens). The other reads whether the session counts and is not frozen.
 
-    Moments are those of time.monotonic().
+    Moments are values of time.monotonic().
     """
 
     def __init__(self, home: Home, session: str, pid: int) -> None:
-        """`session`: the session's id; `pid`: that of its pid 1 as the host sees it."""
+        """`session`: the session's id; `pid`: the pid on the host of the session's pid 1."""
         self._client = Client(home.path)
         self._group = ledger.group_of(home) / session
         self._count = Path(f"/proc/{pid}/root{COUNT}")
@@ -55,12 +55,12 @@ class Probe:
             thread.join()
 
     def is_back(self, moment: float) -> bool:
-        """Whether each look was good after `moment`."""
+        """Return whether each check has succeeded after `moment`."""
         return all(good and good[-1] > moment for good in self._good.values())
 
     def away_s(self, first: float, last: float) -> float:
-        """The longest time without a good look that ended after the moment `first`; what was before the moment `last`
-        does not count.
+        """Return the longest time without a successful check among those that ended after the moment `first`. Time
+        before the moment `last` does not count.
         """
         longest = 0.0
         for good in self._good.values():

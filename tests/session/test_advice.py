@@ -1,5 +1,5 @@
-"""What messages about sessions and captures advise is done, in a situation that really gives the message: it helps, and
-costs nothing.
+"""Each test causes an error about a session or capture and follows the advice in its message. The advice must solve the
+problem, and nothing may be lost.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ def programs(home: Home) -> None:
 
 @pytest.fixture
 def main(home: Home, client: Client) -> Iterator[Session]:
-    """A live session on branch `main` with a variable, and the checkpoint `early` of it; its variable is `late` now.
-    Afterwards, what was there before is there still.
+    """A live session on branch `main` whose variable `kept` is `late`, and was `early` in its checkpoint `early`. After
+    the test, all earlier captures, names and sessions must still exist.
     """
     main = client.start("main")
     main.exec("kept=early")
@@ -58,7 +58,7 @@ def main(home: Home, client: Client) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def on_terminal(home: Home, command: str) -> Iterator["pexpect.spawn[str]"]:
-    """A printed command, on a terminal."""
+    """Run a shell command on a terminal; at the end of the block, detach it from the session."""
     env = {**home.env, "PATH": f"{home.path.parent}/bin:{home.env['PATH']}"}
     terminal = pexpect.spawn("sh", ["-c", command], env=env, encoding="utf-8", timeout=PATIENCE_S)
     terminal.delaybeforesend = None
@@ -107,7 +107,7 @@ def test_an_interrupted_restore_of_the_shell_can_be_undone(home: Home, main: Ses
 
 
 @pytest.mark.parametrize("kind", ["base", "bind"])
-def test_a_missing_base_or_bind_is_reported_and_works_when_it_is_back(
+def test_a_restore_without_its_base_or_bind_fails_until_the_folder_is_back(
     home: Home, client: Client, tmp_path: Path, kind: str
 ) -> None:
     folder, away = tmp_path / "folder", tmp_path / "away"
@@ -184,5 +184,5 @@ def test_too_many_clients_are_refused_until_some_leave(home: Home, main: Session
                 break
         refused = home.cli("ps")
         assert (refused.code, next_of(refused.stderr)) == (4, "end some clients, such as attached terminals")
-    wait_until(lambda: home.cli("ps").code == 0, "the daemon has noticed their end")
+    wait_until(lambda: home.cli("ps").code == 0, "the daemon has noticed that clients left")
     assert main.exec("echo $kept").output == b"late\n"

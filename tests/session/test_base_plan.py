@@ -1,11 +1,11 @@
-"""Which of the host's mounts a session gets an overlay of, planned over recorded mount tables."""
+"""The plan which of the host's mounts get an overlay in a session, tested with recorded mount tables."""
 
 from pathlib import Path
 
 from waypoint.launch.ground.base import BasePlan, plan_base
 from waypoint.linux.storage.mounts import parse_mounts
 
-# A Debian 13 desktop: /home and /tmp of their own, a USB stick, a network share, a snap, the usual kernel file systems.
+# A Debian 13 desktop: separate /home and /tmp, a USB stick, a network share, a snap, the usual kernel file systems.
 TABLE = rb"""
 22 28 0:20 / /sys rw,nosuid shared:7 - sysfs sysfs rw
 23 28 0:21 / /proc rw,nosuid shared:13 - proc proc rw
@@ -32,7 +32,7 @@ def plan(base: str = "/", table: bytes = TABLE) -> tuple[list[str], str]:
     return found.overlays, "\n".join(found.left_out)
 
 
-def test_local_writable_mounts_get_overlays_and_others_a_reason() -> None:
+def test_local_writable_mounts_get_overlays_and_others_are_left_out_with_a_reason() -> None:
     targets, left_out = plan()
     assert targets == ["/", "/home", "/srv/logs", "/tmp"]
     for line in (
@@ -49,7 +49,7 @@ def test_local_writable_mounts_get_overlays_and_others_a_reason() -> None:
     assert "/srv/logs (ext4: a file)" in found.left_out
 
 
-def test_a_later_mount_hides_those_at_and_below_its_place() -> None:
+def test_a_later_mount_hides_earlier_mounts_at_and_below_its_mount_point() -> None:
     table = TABLE.replace(b"- vfat", b"- ext4") + b"60 28 0:60 / /media rw shared:60 - tmpfs tmpfs rw\n"
     targets, left_out = plan(table=table + b"62 40 0:62 / /home rw shared:62 - tmpfs tmpfs rw\n")
     assert targets.count("/home") == 1
@@ -58,7 +58,7 @@ def test_a_later_mount_hides_those_at_and_below_its_place() -> None:
     assert "USB" not in left_out
 
 
-def test_a_base_of_its_own_is_one_layer() -> None:
+def test_a_base_other_than_the_root_gets_one_overlay() -> None:
     targets, left_out = plan("/home")
     assert targets == ["/"]
     assert left_out == "/home/ann/nas (nfs4: mounted below the base)"

@@ -1,5 +1,5 @@
-"""A home and a CRIU below /tmp. CRIU makes folders in /tmp, and leaves them if it is killed. So each CRIU has a /tmp of
-its own, and must find there all that it needs.
+"""A home and a CRIU below /tmp. CRIU makes folders in /tmp, which remain if it is killed. So the daemon runs each CRIU
+with a private /tmp, in which CRIU must still find its files.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def below_tmp() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def watched(folder: str) -> Iterator[Callable[[], set[str]]]:
-    """The function returns the names of all that has been made in `folder`, also if it was removed again."""
+    """Yield a function that returns all names created in `folder` since the start of the block, even removed ones."""
     libc = ctypes.CDLL(None)
     inotify = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
     assert libc.inotify_add_watch(inotify, os.fsencode(folder), IN_CREATE) >= 0
@@ -50,7 +50,7 @@ def watched(folder: str) -> Iterator[Callable[[], set[str]]]:
 
 
 def test_a_criu_finds_what_it_needs_below_tmp_and_makes_no_folder_there(below_tmp: Path, tmp_path: Path) -> None:
-    """Home and interpreter lie below /tmp. CRIU itself, a script, lies elsewhere at first, then below /tmp too."""
+    """The home and an interpreter lie below /tmp. CRIU is a script for it: first outside of /tmp, then below /tmp."""
     interpreter = shutil.copy(os.path.realpath("/bin/sh"), below_tmp / "interpreter")
     with open_home(within=below_tmp, pool=SMALL_POOL) as home, watched("/tmp") as made:
         client = Client(home.path)

@@ -1,4 +1,4 @@
-"""The prompt shows the branch, in bash and in zsh; the user's own PS1 stays the user's."""
+"""The prompt shows the branch, in bash and in zsh; the user's own value of PS1 does not change."""
 
 from tests.session.stage import Stage
 
@@ -12,7 +12,7 @@ async def on_branch(stage: Stage, rc: str = "", name: str = "fix-1") -> None:
 
 
 async def next_prompt(stage: Stage, shown: bytes, typed: bytes = b"") -> None:
-    """Type a line, and wait for a prompt that ends with `shown` behind all that was printed so far."""
+    """Type a line, and wait until the terminal prints `shown` after it."""
     before = stage.daemon.terminal.ring.end
     await stage.type(typed + b"\r")
     await stage.wait_printed(shown, before)
@@ -28,7 +28,7 @@ async def test_the_prompt_begins_with_the_branch_and_a_command_finds_the_users_o
     await stage.wait_printed(b"[fix-1] own ", before)
 
 
-async def test_a_copy_shows_its_own_branch(stage: Stage) -> None:
+async def test_a_copy_shows_the_branch_of_the_copy(stage: Stage) -> None:
     await on_branch(stage)
     (stage.run / "branch").write_text("copy/two\n")
     await next_prompt(stage, b"[copy/two] P> ")
@@ -57,7 +57,7 @@ async def test_changed_and_read_only_prompts_are_left_alone(stage: Stage) -> Non
     assert (await stage.exec("echo on")).output == b"on\n"
 
 
-async def test_a_prompt_set_before_each_command_works(stage: Stage) -> None:
+async def test_the_branch_is_shown_in_a_prompt_that_is_set_before_each_command(stage: Stage) -> None:
     hook = "precmd_functions+=(renew)" if stage.shell == "zsh" else "PROMPT_COMMAND=renew"
     await on_branch(stage, f'n=0; renew() {{ n=$((n+1)); PS1="$n> "; }}; {hook}')
     await next_prompt(stage, b"[fix-1] 2> ")

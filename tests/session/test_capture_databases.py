@@ -1,4 +1,4 @@
-"""A sqlite database under load: the session and each copy diverge from one moment on, and none loses a row."""
+"""A sqlite database under load: the session and each copy continue from the same rows, and none loses a row."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from waypoint.client import Session
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
 MORE = 100
-"""At least so many rows are written before the capture, and by each afterwards."""
+"""The least number of rows written before the capture, and by the session and each copy after it."""
 
 WRITER = """
 import os, sqlite3
@@ -35,7 +35,7 @@ assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 for number, word in db.execute("SELECT number, word FROM rows ORDER BY number"):
     print(number, word)
 """
-# A transaction that is open until the file /srv/commit is there; meanwhile its owner sleeps in system calls.
+# Keeps a transaction open until the file /srv/commit exists.
 SQLITE_OPEN = """
 import os, sqlite3, time
 db = sqlite3.connect("/srv/app.db", isolation_level=None)
@@ -61,7 +61,7 @@ else:
 
 
 def wait_written(session: Session, word: str, number: int) -> None:
-    """Wait until the writer has written `number` rows, and the last one with `word`; fails if the writer has ended."""
+    """Wait until the writer has written `number` rows and the last row has `word`. Fails if the writer has ended."""
     alone(
         session,
         f"until read -r n word </srv/written && [ $n -ge {number} ] && [ $word = {word} ]; do"
@@ -70,13 +70,13 @@ def wait_written(session: Session, word: str, number: int) -> None:
 
 
 def words_of(rows: list[str]) -> list[str]:
-    """The words of the rows, whose numbers have no gap."""
+    """Check that the numbers of the rows have no gap, and return the words."""
     assert [row.split()[0] for row in rows] == [str(number + 1) for number in range(len(rows))]
     return [row.split()[1] for row in rows]
 
 
 def rows_of(session: Session) -> list[str]:
-    """End the writer, and give all rows as it left them."""
+    """End the writer, and return all rows of the database."""
     says(session, "kill %1; wait %1 || true")
     found = session.run("python3", "-", stdin=SQLITE_ROWS.encode())
     assert found.exit == 0, found
@@ -103,7 +103,7 @@ def test_a_database_under_load_loses_no_row_in_any_copy(home: Home) -> None:
         for word in branches:
             words = words_of(rows[word])
             assert set(words) == {"parent", word}
-            assert words == sorted(words, key="parent".__ne__), "a row of the parent's after one of its own"
+            assert words == sorted(words, key="parent".__ne__), "a row of the parent follows a row of the copy"
             assert words.count(word) >= MORE
         session = brought_back(home, session, checkpoint, "restore")
         wait_written(session, "parent", int(alone(session, "cat /srv/written").split()[0]) + MORE)
@@ -112,7 +112,7 @@ def test_a_database_under_load_loses_no_row_in_any_copy(home: Home) -> None:
 
 @pytest.mark.parametrize("way", ["fork", "restore"])
 def test_an_open_transaction_keeps_its_lock_in_a_copy(home: Home, way: Way) -> None:
-    """sqlite locks a file that it has mapped, whose locks CRIU loses."""
+    """sqlite locks a file that it also maps into memory; CRIU alone does not restore such locks."""
     with started(home, "root") as session:
         session.run("sh", "-c", "cat >/srv/writer", stdin=SQLITE_OPEN.encode())
         session.exec("python3 /srv/writer >/srv/errors 2>&1 &")

@@ -1,5 +1,5 @@
-"""Checkpoint, fork, restore and stop, with something killed at each of their steps: afterwards there is the old state,
-or the new one, a session that answers, and nothing else.
+"""The daemon, client, CRIU or launcher is killed at each step of a checkpoint, fork, restore and stop. Afterwards the
+home has either the old or the new state, its session answers, and nothing is left over.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def cases() -> list[Case]:
 
 
 def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to the victim; it is gone on return."""
+    """Send SIGKILL to the processes of the victim."""
     match case.victim:
         case "daemon":
             pids = [ground.client.status().pid]
@@ -56,7 +56,7 @@ def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
             pids = ledger.criu_pids(ground.home)
     killed = 0
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # of two CRIUs the one that does not stop here may end by itself
+        with contextlib.suppress(ProcessLookupError):  # a CRIU that did not stop at this step may have ended
             pidfd = os.pidfd_open(pid)
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
@@ -64,7 +64,7 @@ def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
     assert killed, f"there is no {case.victim}"
 
 
-def test_each_step_is_passed_by_some_transaction() -> None:
+def test_the_transactions_together_pass_all_steps() -> None:
     assert len(Step) > 5
     assert {step for transaction in TRANSACTIONS.values() for step in transaction.steps} == set(Step)
 
@@ -88,7 +88,7 @@ def test_a_transaction_passes_its_listed_steps(w: Ground, name: str) -> None:
 
 
 def in_the_gate(case: Case) -> bool:
-    """Whether the case is the one of its transaction for the gate: the daemon is killed at the step in the middle."""
+    """Select one case of each transaction for the gate: the daemon is killed at the middle step."""
     steps = TRANSACTIONS[case.transaction].steps
     return case.victim == "daemon" and case.step == steps[len(steps) // 2]
 
@@ -100,7 +100,7 @@ def in_the_gate(case: Case) -> bool:
         for case in cases()
     ],
 )
-def test_after_a_kill_at_any_step_there_is_the_old_state_or_the_new(w: Ground, case: Case) -> None:
+def test_after_a_kill_at_any_step_the_old_or_the_new_state_exists(w: Ground, case: Case) -> None:
     transaction, client = TRANSACTIONS[case.transaction], w.client
     transaction.prepare(w.home)
     before = len(client.history.operations())
@@ -111,15 +111,15 @@ def test_after_a_kill_at_any_step_there_is_the_old_state_or_the_new(w: Ground, c
             armed.go_on()
         said = command.communicate(timeout=PATIENCE_S)[1].decode()
     if case.victim == "client":
-        wait_until(lambda: transaction.is_done(client), "the daemon has seen it through")
+        wait_until(lambda: transaction.is_done(client), "the daemon has finished the transaction")
     is_done = transaction.is_done(client)
-    if case.transaction != "fork-of-live":  # which first captures w, an operation of its own
+    if case.transaction != "fork-of-live":  # this transaction records the capture of w as an operation first
         assert (len(client.history.operations()) > before) == is_done
     if case.victim == "daemon":
         assert is_done == (case.step in transaction.sure)
         assert (command.returncode, bool(re.fullmatch(UNANSWERED, said))) == (125, True), said
     elif case.victim != "client":
-        assert (command.returncode, is_done) == (0, True), f"another {case.victim} makes it good: {said}"
+        assert (command.returncode, is_done) == (0, True), f"a new {case.victim} did not finish the transaction: {said}"
         assert re.fullmatch(replaced("w", case.transaction) if case.transaction.startswith("restore") else "", said)
     check_after(w, transaction, before, is_done=is_done)
 
@@ -148,7 +148,7 @@ def test_input_typed_ahead_survives_a_killed_daemon(w: Ground, step: Step) -> No
     ledger.check(w.home)
 
 
-def test_a_request_from_inside_to_a_killed_daemon_is_answered(w: Ground) -> None:
+def test_a_request_from_inside_is_answered_after_its_daemon_was_killed(w: Ground) -> None:
     session = w.client.session("w")
     with w.pauses.armed(Step.PREPARED) as armed:
         session.exec("kept=yes; (waypoint checkpoint late > /srv/said 2>&1; echo $? >> /srv/said) & asked=$!")
@@ -166,7 +166,7 @@ def test_a_request_from_inside_to_a_killed_daemon_is_answered(w: Ground) -> None
 
 @pytest.mark.soak(part="floods")
 def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_copy(w: Ground) -> None:
-    """Also if the daemon of the copy is killed before it looks at the request."""
+    """Even if the daemon is killed before it reads the request in the copy."""
     session = w.client.session("w")
     asked = "cd /run/waypoint; mkfifo a.9.1; printf 'checkpoint\\0evil\\0' >r.9.1; (cat a.9.1 >/tmp/said) & cd /"
     session.exec(asked)  # as `waypoint checkpoint evil` does, but without ringing the bell
@@ -184,15 +184,15 @@ def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_co
 
 
 @pytest.mark.soak(part="faults")
-def test_a_folder_of_the_base_removed_before_the_freeze_comes_back(w: Ground, tmp_path: Path) -> None:
-    """CRIU has then already been told which folders have no name."""
+def test_a_working_folder_removed_just_before_the_freeze_is_restored_as_deleted(w: Ground, tmp_path: Path) -> None:
+    """The daemon lists removed folders for CRIU when it starts CRIU; `second` is removed after that."""
     tmp_path.chmod(0o755)
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     session = w.client.start("r")
     for name in ("first", "second"):
         session.exec(f"kept=yes; cd {tmp_path}/{name}; sleep 1000 &")
-    session.exec(f"rmdir {tmp_path}/first")  # known when CRIU starts; the other is not
+    session.exec(f"rmdir {tmp_path}/first")
     checkpoint = ("checkpoint", "point", "-b", "r", "--tier", "live")
     with w.pauses.armed(Step.PREPARED) as armed, w.home.background(*checkpoint) as command:
         assert armed.wait() == Step.PREPARED

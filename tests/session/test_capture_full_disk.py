@@ -1,4 +1,4 @@
-"""Checkpoint, fork and restore work where the pool is full; on a full disk they do, or say so; the session goes on."""
+"""Checkpoint, fork and restore work in a full pool. On a full disk they work or report it. The session continues."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from waypoint.client import Client, Session
 from waypoint.model.errors import MAKE_ROOM, WaypointError
 
 BTRFS_FREES_S = 60.0
-"""The kernel gives space back in the background, with a commit each 30 seconds."""
+"""The wait for free space: btrfs frees the space of removed files in the background, with a commit each 30 s."""
 
 pytestmark = [
     pytest.mark.soak(part="disks"),
@@ -38,7 +38,7 @@ for size in (64 << 20, 1 << 20, 4096):
 """
 LOOK = "echo $kept; cat /srv/kept; jobs -rp | wc -l"
 OLD, CHANGED, REWOUND = b"old\nold\n1\n", b"changed\nchanged\n0\n", b"changed\nold\n0\n"
-TRANSACTIONS = [  # each with what the session becomes if it works; None: it stays what it was
+TRANSACTIONS = [  # each with the state of the session after success; None: the state does not change
     (["checkpoint", "full"], None),
     (["checkpoint", "full-files", "--tier", "files"], None),
     (["checkpoint", "full-live", "--tier", "live"], None),
@@ -50,7 +50,7 @@ TRANSACTIONS = [  # each with what the session becomes if it works; None: it sta
 
 
 def begin(home: Home) -> Session:
-    """A session with a variable, a file and a program, a checkpoint of them, and then other ones."""
+    """Start a session with the state OLD, make the checkpoint `before`, and change the state to CHANGED."""
     session = Client(home.path).start("main")
     session.exec("kept=old; echo old > /srv/kept; sleep 1000 &")
     session.checkpoint("before", tier="live")
@@ -59,7 +59,7 @@ def begin(home: Home) -> Session:
 
 
 def check_refused(done: Completed) -> None:
-    """It says that the disk is full, and what to do."""
+    """Check that the error reports the full disk and says how to free space."""
     assert (done.code, done.stdout) == (125, ""), done
     assert done.stderr.startswith("waypoint: cannot "), done
     assert re.search(
@@ -68,8 +68,8 @@ def check_refused(done: Completed) -> None:
 
 
 def check_all(home: Home, session: Session, writers: Sequence[list[str]]) -> None:
-    """Try everything. The session is what it was, or what was restored; a fork is whole. `writers`: the commands that
-    may have no room; they do all that they are to do, or nothing, and say so.
+    """Run all TRANSACTIONS, and check the states of the session and the forks. `writers`: the commands that may fail
+    for lack of disk space; a failed command must report it and change nothing.
     """
     state = CHANGED
     for argv, becomes in TRANSACTIONS:
@@ -91,7 +91,7 @@ def check_all(home: Home, session: Session, writers: Sequence[list[str]]) -> Non
 
 
 def works_again(home: Home, session: Session) -> bool:
-    """Space comes back some seconds after files were removed."""
+    """Return whether a checkpoint and a fork work. Some seconds pass until the space of removed files is free."""
     with contextlib.suppress(WaypointError):
         session.checkpoint("after", tier="live", force=True)
         (copy,) = Client(home.path).fork("after", "copy")
@@ -100,7 +100,7 @@ def works_again(home: Home, session: Session) -> bool:
 
 
 def test_files_are_restored_in_a_full_pool(small_disk: Home) -> None:
-    """Another session has filled the pool, so that what is removed makes no room."""
+    """Another session has filled the pool: files that `main` removes leave no free space for its own restore."""
     client = Client(small_disk.path)
     main = client.start("main")
     main.exec("head -c 60M /dev/urandom > /srv/large; sha256sum /srv/large > /dev/shm/sum")
@@ -120,10 +120,10 @@ def test_a_full_pool_harms_no_session(small_disk: Home) -> None:
     wait_until(lambda: works_again(small_disk, session), "there is room again", BTRFS_FREES_S)
 
 
-def test_a_full_disk_under_the_home_harms_no_session(small_disk: Home) -> None:
+def test_a_full_disk_of_the_home_harms_no_session(small_disk: Home) -> None:
     session = begin(small_disk)
     fill(small_disk)
-    # What fits into blocks that names.db and its log have already, such as a record, can still be written.
+    # A record can still be written if it fits into blocks that names.db and its log already have.
     check_all(small_disk, session, [argv for argv, _ in TRANSACTIONS])
     make_room(small_disk)
     wait_until(lambda: works_again(small_disk, session), "there is room again")
@@ -134,7 +134,7 @@ def test_processes_that_do_not_fit_on_the_disk_are_refused_until_there_is_room(s
     session.exec("large=$(head -c 60M /dev/urandom | base64 -w0); sum=$(md5sum <<<$large)")
     fill(small_disk)
     with (small_disk.path.parent / "fill").open("r+b") as file:
-        file.truncate(os.fstat(file.fileno()).st_size - 40 * MIB)  # for all but the processes
+        file.truncate(os.fstat(file.fileno()).st_size - 40 * MIB)  # enough for everything but the processes
     refused = small_disk.cli("checkpoint", "large", "--tier", "live")
     assert (refused.code, "the disk for the image is full" in refused.stderr) == (125, True), refused
     assert next_of(refused.stderr) == MAKE_ROOM

@@ -1,4 +1,4 @@
-"""Dumps that CRIU refuses, restores that fail: told in words, and nothing happens to the session."""
+"""Dumps that CRIU refuses and restores that fail are explained, and leave the session unchanged."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from waypoint.client import Client, Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
-QUICK_S = 5.0  # two tries, of which the second one writes a long log
+QUICK_S = 5.0  # for two tries; the second writes a long log
 BEAT = """
 import time
 gap, last = 0.0, time.monotonic()
@@ -45,7 +45,7 @@ REFUSED = [
 
 @pytest.fixture
 def session(home: Home, client: Client) -> Iterator[Session]:
-    """Live, with a variable, and a program that knows for how long it has stood still."""
+    """A live session with a shell variable, and the file /srv/beat.py: a program that measures its longest freeze."""
     live = client.start("main", allow=["userns"])
     live.exec("kept=yes")
     live.run("sh", "-c", "cat > /srv/beat.py", stdin=BEAT.encode())
@@ -57,7 +57,7 @@ def session(home: Home, client: Client) -> Iterator[Session]:
 
 
 def check_message(text: str) -> Path | None:
-    """It has four parts. The path of the log that it names, which exists."""
+    """Check the parts of an error message, and return the path of the log that the message names, if any."""
     assert re.match(r"waypoint: cannot \S+ .+: .+\n  next: \S.+", text), text
     found = re.search(r"\(log: ([^)]+)\)", text)
     return Path(found[1]) if found else None
@@ -85,7 +85,7 @@ def test_a_dump_that_criu_refuses_harms_nothing(
     doctor = home.cli("doctor", "main")
     assert (doctor.code, said in doctor.stdout) == (3, True)
     log = check_message(refused.stderr)
-    assert log is None or len(log.read_text().splitlines()) > 20, "the second try tells all"
+    assert log is None or len(log.read_text().splitlines()) > 20, "the log of the second try has no details"
     assert "refused" not in home.must("log", "--all", "--json").stdout
     begun = time.monotonic()
     taken = session.checkpoint("taken")
@@ -100,7 +100,7 @@ def test_a_dump_that_criu_refuses_harms_nothing(
     assert copy.exec("cat /srv/on; echo [$kept]").output == b"\n[yes]\n"
 
 
-# What would replace or end the session, by verb, with the ways that the answer to a refusal may offer.
+# Commands that would replace or end the session.
 ENDINGS = {
     "restore": ["restore", "before"],
     "park": ["checkpoint", "parked", "--park"],
@@ -111,7 +111,7 @@ ENDINGS = {
 
 @pytest.mark.requires("userns")
 @pytest.mark.parametrize("verb", ENDINGS)
-def test_verbs_that_would_lose_processes_refuse_until_told_to(
+def test_verbs_that_would_lose_processes_refuse_without_consent(
     home: Home, client: Client, session: Session, verb: str
 ) -> None:
     session.checkpoint("before", tier="live")
@@ -141,7 +141,7 @@ def test_verbs_that_would_lose_processes_refuse_until_told_to(
 
 
 def test_survey_and_doctor_report_processes_that_cannot_be_captured(session: Session, home: Home) -> None:
-    """Of what keeps the terminal under the name that CRIU does not restore."""
+    """The process has opened its terminal as /dev/tty, which CRIU does not restore."""
     assert [(one.command, one.tier) for one in session.survey()][1:] == [
         ("/bin/bash --rcfile /.waypoint/hooks.bash -i", "live")
     ]
@@ -154,7 +154,7 @@ def test_survey_and_doctor_report_processes_that_cannot_be_captured(session: Ses
 
 
 def follow(home: Home, said: str) -> Completed:
-    """Execute the command with which the next step of a message ends."""
+    """Run the command at the end of the error's next step."""
     command = said.rstrip().rpartition(": ")[2]
     assert command.startswith("waypoint "), said
     return home.must(*shlex.split(command)[1:])
@@ -248,7 +248,9 @@ def test_a_restore_of_a_damaged_capture_fails_and_harms_nothing(damage: str) -> 
         DAMAGES[damage](home, images_of(home, "damaged"))
         before = len(client.history.operations())
         for argv in (["fork", "damaged", "f1", "f2"], ["restore", "damaged"]):
-            check_failure(home, home.cli(*argv), 5 if damage == "garbled core" else 10)  # only CRIU can see that one
+            check_failure(
+                home, home.cli(*argv), 5 if damage == "garbled core" else 10
+            )  # only CRIU can detect this damage
             assert {row.branch for row in client.sessions()} == {"main"}
             assert session.exec("echo $kept").output == b"yes\n"
         assert len(client.history.operations()) == before

@@ -1,4 +1,4 @@
-"""Impossible and concurrent checkpoints, forks and restores: each is refused with its exit code, or takes its turn."""
+"""Impossible and concurrent checkpoints, forks and restores are refused with an exit code, or wait for each other."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def home(pauses: Pauses) -> Iterator[Home]:
 
 @pytest.fixture
 def main(home: Home, client: Client) -> Iterator[Session]:
-    """A live session on branch main with a variable. Afterwards nothing has a name, and record and machine agree."""
+    """A live session on branch main with a shell variable. After the test, all sessions and names are removed."""
     session = client.start("main")
     session.exec("kept=yes")
     yield session
@@ -121,7 +121,7 @@ def test_of_two_concurrent_checkpoints_of_one_name_one_is_made(home: Home, clien
     ledger.check(home)
 
 
-def test_a_name_taken_by_another_branch_meanwhile_is_not_moved(
+def test_a_name_taken_during_a_slow_checkpoint_is_not_moved(
     home: Home, client: Client, main: Session, pauses: Pauses
 ) -> None:
     client.start("other")
@@ -137,7 +137,9 @@ def test_a_name_taken_by_another_branch_meanwhile_is_not_moved(
     ledger.check(home)
 
 
-def test_concurrent_checkpoints_of_one_branch_are_a_line_of_history(home: Home, client: Client, main: Session) -> None:
+def test_concurrent_checkpoints_of_one_branch_are_made_one_after_the_other(
+    home: Home, client: Client, main: Session
+) -> None:
     done = together(*(lambda n=n: home.cli("checkpoint", f"c{n}", "--tier", "live") for n in range(3)))
     assert [one.code for one in done] == [0, 0, 0]
     line = client.history.log("main")
@@ -149,7 +151,7 @@ def test_a_restore_ends_a_command_in_flight_with_a_reason(home: Home, client: Cl
     main.checkpoint("before")
     with ThreadPoolExecutor(1) as threads:
         busy = threads.submit(home.cli, "exec", "--", "touch /srv/begun; sleep 1000")
-        wait_until(lambda: main.run("test", "-e", "/srv/begun").exit == 0, "it has begun")
+        wait_until(lambda: main.run("test", "-e", "/srv/begun").exit == 0, "the command has begun")
         home.must("restore", "before")
         done = busy.result(PATIENCE_S)
     assert (done.code, done.stdout) == (125, "")
@@ -157,7 +159,7 @@ def test_a_restore_ends_a_command_in_flight_with_a_reason(home: Home, client: Cl
     assert main.exec("echo $kept; test -e /srv/begun || echo gone").output == b"yes\ngone\n"
 
 
-def test_a_checkpoint_during_a_stop_says_that_the_session_is_gone(
+def test_a_checkpoint_during_a_stop_reports_that_no_session_is_live(
     home: Home, client: Client, main: Session, pauses: Pauses
 ) -> None:
     with pauses.armed(Step.ENDED) as armed, ThreadPoolExecutor(2) as threads:
@@ -182,12 +184,12 @@ def test_a_session_that_ends_during_a_capture_is_ended_after_it(
         assert armed.wait() == step
         (pid,) = [row["pid"] for row in home.must("ps", "--json").json()]
         os.kill(pid, signal.SIGKILL)
-        if (step, tier) != (Step.SEALED, "live"):  # there CRIU still traces the processes, and pid 1 waits for them
+        if (step, tier) != (Step.SEALED, "live"):  # CRIU still traces the processes, so pid 1 cannot end
             wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "pid 1 has ended")
         armed.go_on()
         done = checkpoint.result()
     wait_until(lambda: home.must("ps", "--json").json() == [], "the session has ended")
-    if step == Step.SEALED:  # all of the session was in the capture before
+    if step == Step.SEALED:  # the capture was complete before
         assert (done.code, done.stderr) == (0, "")
         assert client.history.show("late").tier == tier
     else:
@@ -209,12 +211,12 @@ def test_a_cancelled_gc_can_be_started_again(home: Home, client: Client, main: S
         (running,) = [job.id for job in client.jobs.list() if job.state == "running"]
         with RawClient(f"{home.runtime}/api.sock") as canceller:
             canceller.send(f"POST /v1/jobs/{running}/cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
-            client.status()  # by its answer, the daemon has read what came before
+            client.status()  # once it answers, the daemon has also read the request sent before
             armed.go_on()
             assert canceller.answer().json["job"]["state"] == "cancelled"
         done = gc.result()
     refused(done, 4, "it was cancelled\n  next: start it again\n")
-    home.must("gc", "--keep-operations", "0")  # it also finishes the first one
+    home.must("gc", "--keep-operations", "0")  # also finishes the cancelled gc
     ledger.check(home)
     assert main.exec("echo $kept").output == b"yes\n"
 
@@ -234,7 +236,7 @@ def test_requests_wait_for_the_end_of_a_session_that_is_ending(
     assert client.session("f1").exec("cat /srv/work").output == b"work\n"
 
 
-def test_a_stop_during_a_restore_stops_what_was_restored(
+def test_a_stop_during_a_restore_stops_the_restored_session(
     home: Home, client: Client, main: Session, pauses: Pauses
 ) -> None:
     main.checkpoint("before")
@@ -271,18 +273,20 @@ def test_a_parked_branch_can_be_forked_and_started(home: Home, client: Client, m
 def test_a_session_without_a_hooked_shell_is_captured_and_forked(home: Home, client: Client, main: Session) -> None:
     script = "n=0; while sleep 0.05; do n=$((n + 1)); echo $n > /srv/n; done"
     plain = client.start("plain", command=["sh", "-c", script])
-    wait_until(lambda: plain.run("test", "-s", "/srv/n").exit == 0, "it counts")
+    wait_until(lambda: plain.run("test", "-s", "/srv/n").exit == 0, "the program counts")
     assert plain.checkpoint("counting").tier == "live"
     (copy,) = client.fork("counting", "copy")
     before = copy.run("cat", "/srv/n").stdout
     wait_until(lambda: copy.run("cat", "/srv/n").stdout not in (b"", before), "the copy counts")
     plain.restore("counting")
     before = plain.run("cat", "/srv/n").stdout
-    wait_until(lambda: plain.run("cat", "/srv/n").stdout not in (b"", before), "it counts again")
+    wait_until(lambda: plain.run("cat", "/srv/n").stdout not in (b"", before), "the restored program counts")
 
 
 @pytest.mark.soak(part="timing")
-def test_a_timeout_due_during_a_capture_harms_neither(client: Client, main: Session, pauses: Pauses) -> None:
+def test_a_timeout_during_a_capture_takes_effect_after_the_capture(
+    client: Client, main: Session, pauses: Pauses
+) -> None:
     timeout_s = 3.0
     text = "sh -c 'trap \"echo cleaned up; exit 3\" INT; echo >/srv/begun; while :; do sleep 0.05; done'"
     with ThreadPoolExecutor(2) as threads, pauses.armed(Step.FROZEN) as armed:
@@ -300,8 +304,8 @@ def test_a_timeout_due_during_a_capture_harms_neither(client: Client, main: Sess
     assert copy.exec("echo $kept", wait_prompt_s=PATIENCE_S).output == b"yes\n"
 
 
-def test_copies_that_need_more_memory_than_there_is_are_refused(home: Home, main: Session) -> None:
-    """Each of them would have room for itself."""
+def test_copies_that_need_more_memory_than_the_machine_has_are_refused(home: Home, main: Session) -> None:
+    """Each copy alone would fit."""
     for_each = machine.available_memory_bytes() // 200
     hold = f"import time; kept = bytes([1]) * {for_each}; open('/srv/held', 'w'); time.sleep(1000)"
     main.exec(f'python3 -c "{hold}" & until [ -e /srv/held ]; do sleep 0.01; done')

@@ -1,4 +1,4 @@
-"""What the processes of a capture had more of than this machine, or the new session's limits, would give them."""
+"""Captured processes that use more memory or open files than the new session's limits or the daemon allow."""
 
 import re
 import shlex
@@ -41,7 +41,7 @@ def test_a_dev_shm_larger_than_the_new_limit_is_refused(home: Home) -> None:
 
 
 def start_daemon_with(home: Home, *words: str) -> None:
-    """Start the home's daemon with a low hard limit for open files, by a command that follows `words`."""
+    """Start the home's daemon with a low hard limit for open files. `words`: a command that runs its arguments."""
     home.must("daemon", "stop")
     argv = [*words, "prlimit", f"--nofile={LOW}:{LOW}", *home.argv("ps")]
     subprocess.run(argv, env=home.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)

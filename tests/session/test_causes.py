@@ -1,4 +1,4 @@
-"""Programs that CRIU refuses, and images that it does not restore: the advice is followed, and then all is live."""
+"""Programs that CRIU refuses to dump: after the test follows the advice, a live capture and its restore work."""
 
 import array
 import contextlib
@@ -23,14 +23,14 @@ HELD = Path(__file__).with_name("held.py")
 
 @pytest.fixture(scope="module")
 def unfiltered() -> Iterator[Home]:
-    """Its sessions have no filter of system calls."""
+    """A home whose sessions have no seccomp filter."""
     with open_home("unfiltered", seccomp=False) as home:
         yield home
 
 
 @pytest.fixture(scope="module")
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of the host's with the socket `outside`. Who connects there gets a file of the host's."""
+    """A folder of the host with the socket `outside`, which sends an open file of the host to each client."""
     folder = tmp_path_factory.mktemp("outside")
     folder.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as held:

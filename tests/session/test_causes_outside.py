@@ -1,4 +1,4 @@
-"""What fails by something outside of the session: what the message advises is done, and then all is live."""
+"""Captures and restores that fail for a cause outside of the session work after the test follows the advice."""
 
 import itertools
 import shlex
@@ -37,7 +37,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @pytest.fixture
 def session(home: Home, client: Client, tmp_path: Path) -> Iterator[Session]:
-    """A live session that shows a folder of the host's at /mnt."""
+    """A live session with a folder of the host bound at /mnt."""
     tmp_path.chmod(0o755)
     made = client.start(f"b{next(NUMBERS)}", user="root", binds=[f"{tmp_path}:/mnt"])
     made.exec("kept=yes; echo precious > /srv/kept")
@@ -45,8 +45,8 @@ def session(home: Home, client: Client, tmp_path: Path) -> Iterator[Session]:
     home.must("stop", "--all", "--discard")
 
 
-def told(done: Completed, code: int, said: str) -> str:
-    """The next step, without the way to the files alone."""
+def advice(done: Completed, code: int, said: str) -> str:
+    """Check the error, and return its next step without the alternative to restore only the files."""
     assert (done.code, done.stdout) == (code, ""), done
     assert said in done.stderr
     return next_of(done.stderr).partition("; for its files alone: ")[0]
@@ -57,7 +57,7 @@ def is_back(session: Session) -> bool:
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_an_open_file_of_the_host_must_be_as_it_was(
+def test_a_restore_with_an_open_file_of_the_host_needs_the_unchanged_file(
     home: Home, client: Client, session: Session, tmp_path: Path, *, is_gone: bool
 ) -> None:
     file, name = tmp_path / "file", f"{session.branch}-cp"
@@ -67,7 +67,7 @@ def test_an_open_file_of_the_host_must_be_as_it_was(
     session.exec("kept=changed; echo changed > /srv/kept")
     file.unlink() if is_gone else file.write_text("another")
     said = f"/mnt/file, which a process had open, {'is missing' if is_gone else 'has changed'}"
-    step = told(home.cli("restore", name, "-b", session.branch), 5, said)
+    step = advice(home.cli("restore", name, "-b", session.branch), 5, said)
     assert step == ("restore the file" if is_gone else "restore the former version of the file")
     assert session.exec("echo $kept; cat /srv/kept").output == b"changed\nchanged\n"
     file.write_text("former")
@@ -77,7 +77,7 @@ def test_an_open_file_of_the_host_must_be_as_it_was(
 
 
 def test_a_damaged_image_is_refused_and_another_checkpoint_works(home: Home, client: Client, session: Session) -> None:
-    """Of the right size, and with a message that is longer than the file."""
+    """The image has the right size, but the length of its first message exceeds the file."""
     for name in ("good", "damaged"):
         session.checkpoint(f"{session.branch}-{name}", tier="live")
     capture = client.history.show(f"{session.branch}-damaged").capture
@@ -86,7 +86,7 @@ def test_a_damaged_image_is_refused_and_another_checkpoint_works(home: Home, cli
         image.write(struct.pack("<I", 1 << 20))
     session.exec("kept=changed; echo changed > /srv/kept")
     refused = home.cli("restore", f"{session.branch}-damaged", "-b", session.branch)
-    assert told(refused, 5, "the image is incomplete") == "choose another checkpoint"
+    assert advice(refused, 5, "the image is incomplete") == "choose another checkpoint"
     assert session.exec("echo $kept; cat /srv/kept").output == b"changed\nchanged\n"
     session.restore(f"{session.branch}-good")
     assert is_back(client.session(session.branch))
@@ -99,7 +99,7 @@ def test_the_advice_raises_the_limit_of_inotify_instances(home: Home, client: Cl
     session.exec(f"python3 /srv/watchers.py {before.strip()} & until [ -e /srv/on ]; do sleep 0.02; done")
     session.checkpoint(f"{session.branch}-cp", tier="live")
     fork = ("fork", f"{session.branch}-cp", f"{session.branch}-2")
-    step = told(home.cli(*fork), 125, "as fs.inotify.max_user_instances allows")
+    step = advice(home.cli(*fork), 125, "as fs.inotify.max_user_instances allows")
     try:
         subprocess.run(shlex.split(step.removeprefix("raise that limit: ")), check=True, stdout=subprocess.DEVNULL)
         home.must(*fork)
@@ -109,7 +109,7 @@ def test_the_advice_raises_the_limit_of_inotify_instances(home: Home, client: Cl
 
 
 @pytest.mark.requires("seccomp")
-def test_a_daemon_behind_a_filter_is_refused_and_restarted_without(
+def test_a_checkpoint_by_a_daemon_with_a_seccomp_filter_is_refused(
     home: Home, client: Client, session: Session
 ) -> None:
     home.must("daemon", "stop")
@@ -117,7 +117,7 @@ def test_a_daemon_behind_a_filter_is_refused_and_restarted_without(
     subprocess.run(begin, env=home.env, check=True, capture_output=True)
     name = f"{session.branch}-cp"
     checkpoint = ("checkpoint", name, "-b", session.branch, "--tier", "live")
-    step = told(home.cli(*checkpoint), 5, "the daemon runs under a filter of system calls")
+    step = advice(home.cli(*checkpoint), 5, "the daemon runs under a filter of system calls")
     assert step == "start the daemon without one (docker: --security-opt seccomp=unconfined)"
     home.must("daemon", "stop")
     home.must("ps")
@@ -127,17 +127,17 @@ def test_a_daemon_behind_a_filter_is_refused_and_restarted_without(
     assert is_back(client.session(session.branch))
 
 
-def test_a_program_that_entered_from_outside_is_refused_and_restarted_inside(
+def test_a_program_started_from_outside_is_refused_until_it_is_started_inside(
     home: Home, client: Client, session: Session
 ) -> None:
-    """As an administrator may do it."""
+    """An administrator may start a program in a session this way."""
     facts = session.refresh()
     group = next(Path("/sys/fs/cgroup").rglob(str(facts.id)))
     enter = 'echo $$ >"$1/cgroup.procs"; exec nsenter -a -t "$2" sh -c "sleep 1000 </dev/null >/dev/null 2>&1 &"'
     subprocess.run(["sh", "-ec", enter, "sh", group, str(facts.pid)], check=True)
     name = f"{session.branch}-cp"
     checkpoint = ("checkpoint", name, "-b", session.branch, "--tier", "live")
-    step = told(home.cli(*checkpoint), 5, "belongs to a terminal session whose leader is outside")
+    step = advice(home.cli(*checkpoint), 5, "belongs to a terminal session whose leader is outside")
     assert step == "start the process again from within the session"
     session.exec("pkill sleep; sleep 1000 &")
     home.must(*checkpoint)

@@ -1,7 +1,7 @@
-"""Root goes on with what a user has left, and runs nothing that this user has put there.
+"""Root continues a branch that another user has left, and runs nothing that this user has put there.
 
-Each way has led to the machine's root once: the user's shell state, which a shell executes, came to root's shell, with
-the user's folder of the machine bound into the session. What is left here writes who has run it to that folder.
+A shell executes its restored state. So the state of a user must not reach a shell of root, least of all with the user's
+folder of the host bound into the session. The state in these tests records in that folder which users have run it.
 """
 
 import os
@@ -30,7 +30,7 @@ def home(let_in: Home) -> Home:
 
 @pytest.fixture
 def left(home: Home, person: Person) -> Iterator[Path]:
-    """The user's folder on the machine, which the session on `a` had at /mnt; `a-cp` is a capture of it."""
+    """The user's folder on the host. The ended session on `a` had it at /mnt; `a-cp` is a capture of this session."""
     folder = person.home / "x"
     folder.mkdir()
     os.chown(folder, person.uid, person.gid)
@@ -39,7 +39,7 @@ def left(home: Home, person: Person) -> Iterator[Path]:
     succeeds(person.can(home, "exec", "-b", "a", "--", LEFT))
     succeeds(person.can(home, "checkpoint", "a-cp", "-b", "a", "--tier", "files"))
     succeeds(person.can(home, "stop", "a"))
-    assert ran_by(folder) == {person.uid}  # the control: the state runs
+    assert ran_by(folder) == {person.uid}  # shows that the state is executed
     yield folder
     home.cli("branch", "delete", "a")
     home.must("rm", "a-cp")
@@ -70,7 +70,6 @@ def test_a_shell_of_root_gets_neither_state_nor_binds_of_a_user(
 
 
 def test_a_session_as_the_user_gets_state_and_binds(home: Home, person: Person, left: Path) -> None:
-    """Also the one who is let in, and the state is theirs."""
     by = left / f"by-{person.uid}"
     before = by.stat().st_size
     done = home.must("shell", "n", "-d", "--from", "a-cp", "--user", person.name)
@@ -81,7 +80,7 @@ def test_a_session_as_the_user_gets_state_and_binds(home: Home, person: Person, 
     stop(home, "n")
 
 
-def test_requested_binds_are_made(home: Home, left: Path, tmp_path: Path) -> None:
+def test_binds_that_root_requests_are_made_in_place_of_those_of_a_user(home: Home, left: Path, tmp_path: Path) -> None:
     done = home.must("shell", "n", "-d", "--from", "a-cp", "--user", "root", "--bind", f"{tmp_path}:/mnt")
     assert f"{left} is not bound at /mnt" in done.stderr
     inside(home, "n", ": >/mnt/file")

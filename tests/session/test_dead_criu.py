@@ -1,5 +1,5 @@
-"""CRIU killed or stopped in the middle of what changes a live session: what happened once is made good by another CRIU,
-what happens twice is an error, and never does a session lose its processes by it.
+"""CRIU is killed or stopped while it dumps a live session. After one such failure another CRIU makes the dump. Two
+failures are an error. The session never loses its processes.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ pytestmark = [
 
 
 def hit(home: Home, number: signal.Signals) -> None:
-    """Send the signal to every CRIU that works for the home; there is at least one."""
+    """Send the signal to every running CRIU of the home."""
     pids = ledger.criu_pids(home)
-    assert pids, "no CRIU works"
+    assert pids, "no CRIU runs"
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # of two CRIUs the one that does not stop here may end by itself
+        with contextlib.suppress(ProcessLookupError):  # a CRIU that did not stop at this step may have ended
             os.kill(pid, number)
 
 
 def check_error(said: bytes) -> None:
-    """The error has four parts and names CRIU's log, and no program: CRIU's code ran in none."""
+    """Check that the error names CRIU's log, and no program: CRIU's code ran in no program."""
     pattern = r"waypoint: cannot dump the processes \(log: \S+\): CRIU[^;\n]*\n"
     pattern += r"  next: try again; if it happens again, see 'waypoint doctor'.*\n"
     assert re.fullmatch(pattern, said.decode()), said
@@ -48,7 +48,7 @@ def age_s(pid: int) -> float:
 
 
 def test_programs_that_end_when_criu_is_killed_are_reported(pauses: Pauses) -> None:
-    """A killed CRIU may end the program that it works on. Here the test ends one, since that is a matter of luck."""
+    """A killed CRIU may end the program that it dumps. Since this depends on timing, the test ends a program itself."""
     with pauses.open_home("ended") as home:
         home.must("shell", "-d", "main", env=pauses.env)
         home.must("exec", "--", "sleep 1234 & sleep 4321 &")
@@ -90,7 +90,7 @@ def test_a_criu_killed_in_both_tries_is_an_error_and_harms_nothing(w: Ground, na
 
 @pytest.mark.soak(part="criu")
 @pytest.mark.parametrize("hung", [1, 2], ids=["one try", "both tries"])
-def test_a_criu_that_hangs_is_given_up_within_seconds(w: Ground, hung: int) -> None:
+def test_a_criu_that_hangs_is_killed_within_seconds(w: Ground, hung: int) -> None:
     transaction = TRANSACTIONS["park"]
     before = len(w.client.history.operations())
     begun = time.monotonic()

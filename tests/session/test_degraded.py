@@ -1,4 +1,4 @@
-"""Every verb reports what it did not keep or restore: in text and JSON, outside and inside."""
+"""Every verb reports losses of its capture or restore: in text and JSON, outside and inside of the session."""
 
 import json
 import re
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 
 GONE = "without its processes: only its files were kept, and how to start its programs again"
 LOST = f"what was replaced is kept {GONE}"
-# A datagram that nobody has read: processes are kept with their memory, and without it.
+# Keeps an unread datagram. CRIU dumps the processes without the datagram.
 UNREAD = """rm -f /srv/on; python3 -c 'import socket, time
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 one.bind(("127.0.0.1", 4242)); one.sendto(b"x", ("127.0.0.1", 4242))
@@ -24,7 +24,7 @@ DROPPED = "udp 4242: "
 
 @pytest.fixture
 def session(home: Home, client: Client) -> Iterator[Session]:
-    """Live, with a variable."""
+    """A live session on branch main with a shell variable."""
     live = client.start("main", allow=["userns"])
     live.exec("kept=yes")
     yield live
@@ -54,7 +54,7 @@ def test_every_verb_reports_what_it_did_not_keep_or_restore(home: Home, client: 
     assert f"degraded: main: {GONE}" in undone.stderr
     again = home.must("undo", "--json")
     assert json.loads(again.stdout)["degraded"] == []
-    assert client.session("f3").exec("echo $kept").output == b"yes\n", "it took back the restore on f3"
+    assert client.session("f3").exec("echo $kept").output == b"yes\n", "the undo changed f3"
 
 
 def test_losses_of_a_live_capture_are_reported_outside(home: Home, client: Client, session: Session) -> None:
@@ -65,10 +65,10 @@ def test_losses_of_a_live_capture_are_reported_outside(home: Home, client: Clien
     number = client.history.operations()[0].number
     assert made["degraded"][0].startswith(DROPPED)
     assert home.must("restore", "less", "--new", "x2").stderr.count(f"degraded: {DROPPED}") == 1
-    ended = home.must("undo")  # ends x2, in which the datagram is not any more
+    ended = home.must("undo")  # ends x2, which has lost its datagram
     assert "degraded" not in ended.stderr
     home.must("exec", "-b", "x1", "--", UNREAD.replace("4242", "4243"))
-    ended = home.must("undo", str(number))  # which made x1
+    ended = home.must("undo", str(number))  # of the fork that made x1
     assert "degraded: x1: of what was ended: udp 4243: " in ended.stderr
     replaced = home.must("restore", "before")
     assert f"degraded: of what was replaced: {DROPPED}" in replaced.stderr
@@ -113,7 +113,7 @@ def test_programs_started_again_are_reported_for_forks_and_before_an_undo(
     home.must("checkpoint", "less")
     forked = home.must("fork", "less", "-n", "2")
     lost = [line for line in forked.stderr.splitlines() if line.startswith("lost: ")]
-    assert len(lost) == 1, "it is the same in both"
+    assert len(lost) == 1, "the loss is the same in both forks, and reported once"
     assert "started again: sleep 1234\n" in forked.stderr
     inside = session.exec("waypoint fork less x1").output.decode()
     assert inside.startswith("x1\n")
@@ -129,7 +129,7 @@ def test_programs_started_again_are_reported_for_forks_and_before_an_undo(
 
 @pytest.mark.requires("userns")
 def test_an_undo_from_inside_that_loses_processes_needs_consent(home: Home, client: Client, session: Session) -> None:
-    """The answer is printed after the act, too late to choose."""
+    """The answer is printed when the undo is done, so consent must be given with the command."""
     session.checkpoint("before", tier="live")
     session.exec(f"kept=more; {NESTED}")
     session.exec("waypoint restore before --lose-processes")

@@ -17,14 +17,14 @@ from waypoint.linux.tasks import pidfd
 
 
 async def run_until_death(stage: Stage, text: str, at: str, client: Client, **fields: object) -> None:
-    """Start a command, and let the daemon die the moment it hears the mark `at`."""
+    """Start a command, and let the daemon die when it reads the mark `at` of the hooks from the terminal."""
     daemon = stage.daemon
 
-    def hear(mark: Mark) -> None:
+    def die_at(mark: Mark) -> None:
         if mark.kind == at:
             daemon.die()
 
-    daemon.terminal.on_mark.insert(0, hear)
+    daemon.terminal.on_mark.insert(0, die_at)
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.create_task(stage.exec(text, client, **fields))
         pytest.fail(f"the daemon outlived {at}")
@@ -55,8 +55,8 @@ async def test_the_next_daemon_completes_a_command(stage: Stage, at: str) -> Non
                     await fresh.wait_printed(b"half", mark)
 
 
-# text, what it prints before the daemon dies, exit status, all its output
-OVER_A_CHANGE = [
+# text, its output before the daemon dies, exit status, all its output
+RUNNING_AT_DEATH = [
     ("for i in 1 2 3; do echo $i; sleep 0.1; done; (exit 3)", b"1\n", 3, b"1\n2\n3\n"),
     ("echo begin; yes | head -c 1000000", b"begin\n", 0, b"begin\n" + b"y\n" * 500_000),  # more than the ring holds
 ]
@@ -66,7 +66,7 @@ async def test_the_client_of_a_running_command_gets_the_rest_from_the_next_daemo
     stage.ring_size = 1 << 16
     await stage.open()
     with collecting() as row:
-        for text, shows, status, output in OVER_A_CHANGE:
+        for text, shows, status, output in RUNNING_AT_DEATH:
             with row(text):
                 task, client = await stage.begin(text, shows)
                 await stage.next_daemon(task)
@@ -74,7 +74,7 @@ async def test_the_client_of_a_running_command_gets_the_rest_from_the_next_daemo
                 ran = await stage.resume(client.exec_id, len(got))
                 assert ran.exit == status
                 assert got + ran.output == output
-        with row("the next command waits for it"):
+        with row("the next command waits for the running command"):
             task, _ = await stage.begin("echo one; sleep 0.3; x=2", b"one\n")
             await stage.next_daemon(task)
             assert (await stage.exec("echo $x")).output == b"2\n"
@@ -82,7 +82,7 @@ async def test_the_client_of_a_running_command_gets_the_rest_from_the_next_daemo
             assert (await stage.resume("0" * 16, 0)).exit == 125
 
 
-async def test_a_timeout_holds_over_a_change_of_daemons(stage: Stage) -> None:
+async def test_a_timeout_still_applies_under_the_next_daemon(stage: Stage) -> None:
     await stage.open()
     task, client = await stage.begin("echo one; sleep 1000", b"one\n", programs=1, timeout_s=0.5)
     await stage.next_daemon(task)
@@ -90,7 +90,7 @@ async def test_a_timeout_holds_over_a_change_of_daemons(stage: Stage) -> None:
     assert (ran.exit, ran.by) == (124, "waypoint")
 
 
-async def test_input_cut_by_a_change_of_daemons_is_reported_unless_it_had_ended(stage: Stage) -> None:
+async def test_input_cut_by_the_death_of_the_daemon_is_reported_unless_it_had_ended(stage: Stage) -> None:
     await stage.open()
     with collecting() as row:
         for ended in (False, True):
@@ -134,7 +134,7 @@ async def test_the_next_daemon_recognises_the_shell_without_a_new_prompt(stage: 
 @pytest.mark.soak(part="floods")
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int) -> None:
-    """A real process, killed by SIGKILL ten times in one flood."""
+    """SIGKILL ends the daemon, a real process, ten times during the output of one command."""
     await bash.open()
     await bash.exec("true")
     await bash.daemon.line.wait_idle()
@@ -168,8 +168,8 @@ async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int) 
 
 
 @pytest.mark.soak(part="faults")
-async def test_each_command_runs_once_whenever_the_daemon_dies(stage: Stage) -> None:
-    """About a hundred deaths in one shell, at all steps of a command, with and without a half-typed line."""
+async def test_each_command_runs_exactly_once_whenever_the_daemon_dies(stage: Stage) -> None:
+    """About a hundred daemons die for one shell, at all steps of a command, with and without a half-typed line."""
     await stage.open("n=0")
     count, turns, finished = 0, 0, 0
     while finished < 3:
@@ -193,6 +193,6 @@ async def test_each_command_runs_once_whenever_the_daemon_dies(stage: Stage) -> 
     assert (await stage.exec("stty -a </dev/tty | grep -c -- -opost; true")).output == b"1\n"
     mark = len(stage.printed())
     await stage.daemon.line.wait_idle()
-    await stage.type(b"\rstty -a </dev/tty\r")  # the half-typed line does nothing; zsh may lose a ^U while it draws
+    await stage.type(b"\rstty -a </dev/tty\r")  # the half-typed line has no effect; zsh may lose a ^U while it draws
     await stage.wait_printed(b"opost", mark)
     assert b"-opost" not in stage.printed(mark)

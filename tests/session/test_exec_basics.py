@@ -32,7 +32,7 @@ LINES: list[tuple[str, int, bytes | None]] = [
     ("read x; echo $?", 0, b"1\n"),
     ("echo \u00e9\u20ac\U0001f600", 0, "\u00e9\u20ac\U0001f600\n".encode()),
     ("echo \x01\x02\t\x7f", 0, b"\x01\x02 \x7f\n"),
-    ("printf '\\033]7717;E;1;2;0;Z\\007'", 0, b"\x1b]7717;E;1;2;0;Z\x07"),  # as our own marks
+    ("printf '\\033]7717;E;1;2;0;Z\\007'", 0, b"\x1b]7717;E;1;2;0;Z\x07"),  # the same bytes as a mark of our hooks
     ("printf '\\033]7717;S;'", 0, b"\x1b]7717;S;"),
     ("printf '\\033'", 0, b"\x1b"),
     ("printf '\\033]77'", 0, b"\x1b]77"),
@@ -48,7 +48,7 @@ UNPARSABLE = [
 ]
 
 
-async def test_output_and_status_are_those_of_the_command(stage: Stage) -> None:
+async def test_exec_returns_the_output_and_status_of_the_command(stage: Stage) -> None:
     await stage.open()
     (stage.home / "bytes").write_bytes(bytes(range(256)) * 300)
     with collecting() as row:
@@ -76,7 +76,7 @@ async def test_concurrent_commands_run_one_after_the_other(stage: Stage) -> None
 
 
 class Dialogue(NamedTuple):
-    """Commands in one fresh shell: text, exit status (None: any), output (bytes: exactly; str: a pattern in it)."""
+    """Commands in one new shell: text, exit status (None: any), output (bytes: exact; str: a regular expression)."""
 
     name: str
     steps: list[tuple[str, int | None, bytes | str]]
@@ -131,7 +131,7 @@ DIALOGUES = [
         ],
     ),
     Dialogue(
-        "an ERR trap sees the errors of the command only",
+        "an ERR trap runs for errors of the command only",
         [("trap 'echo ERR' ERR", 0, b""), ("true", 0, b""), ("false", 1, "ERR\n")],
         only="bash",
     ),
@@ -169,7 +169,7 @@ DIALOGUES = [
             ("echo back; echo lost >&2", 0, b"back\n"),
         ],
     ),
-    Dialogue(  # documented: it cannot be assigned
+    Dialogue(  # documented: bash lets no script assign it
         "PIPESTATUS of the command before is lost",
         [
             ("false | true; echo ${PIPESTATUS[@]}", 0, b"1 0\n"),
@@ -189,7 +189,7 @@ DIALOGUES = [
         only="bash",
     ),
     Dialogue(
-        "the user's own prompt command runs on",
+        "the user's own prompt command still runs",
         [("echo $((count > 0)); count=0", 0, b"1\n"), ("(exit 9)", 9, b""), ("echo $count $seen", 0, b"2 0\n")],
         "PROMPT_COMMAND='count=$((count+1)); seen=$?'",
         "bash",
@@ -217,7 +217,7 @@ DIALOGUES = [
 ]
 
 
-async def test_a_shell_serves_commands_whatever_its_state(stage: Stage) -> None:
+async def test_exec_works_in_shells_with_unusual_settings(stage: Stage) -> None:
     with collecting() as row:
         for dialogue in DIALOGUES:
             if dialogue.only in ("", stage.shell):
@@ -244,7 +244,7 @@ async def test_the_exit_status_is_passed_on_between_exec_and_typed_lines(stage: 
     assert (await stage.exec("echo $?")).output == b"7\n"
 
 
-async def test_the_history_holds_what_was_typed_and_nothing_of_exec(stage: Stage) -> None:
+async def test_the_history_has_typed_lines_but_no_lines_of_exec(stage: Stage) -> None:
     await stage.open()
     await stage.type(b"echo typed-one\r")
     await stage.wait_printed(b"typed-one\r\n")
@@ -268,7 +268,7 @@ async def test_exec_keeps_the_history_setting_of_the_user(bash: Stage) -> None:
                 assert [line.split(maxsplit=1)[1] for line in lines] == ["echo typed-one"]
 
 
-async def test_set_e_ends_the_shell_for_the_failure_of_a_command_only(stage: Stage) -> None:
+async def test_set_e_ends_the_shell_only_when_a_command_fails(stage: Stage) -> None:
     await stage.open()
     await stage.exec("set -e")
     assert (await stage.exec("true; if false; then :; fi; false || echo caught")).output == b"caught\n"

@@ -21,7 +21,7 @@ def window(rows: int, cols: int) -> bytes:
     return rows.to_bytes(2, "big") + cols.to_bytes(2, "big")
 
 
-async def test_input_arrives_whole_and_ends(stage: Stage) -> None:
+async def test_all_input_and_its_end_reach_the_command(stage: Stage) -> None:
     await stage.open()
     data = os.urandom(5_000_000)
     blocks = [data[place : place + 65536] for place in range(0, len(data), 65536)]
@@ -70,7 +70,7 @@ async def test_a_client_that_leaves_ends_the_input(stage: Stage) -> None:
     await stage.open()
     with collecting() as row:
         for programs in (None, 1):
-            with row("as soon as asked" if programs is None else "while it runs"):
+            with row("before the command runs" if programs is None else "while it runs"):
                 client = client_with(b"some\n", end=False)
                 task, _ = await stage.begin("cat >got; echo done >>got", client=client, programs=programs, stdin=True)
                 client.leave()
@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_ends_the_input(stage: Stage) -> None:
                 assert (await stage.exec("cat got")).output == b"some\ndone\n"
 
 
-async def test_with_a_terminal_the_client_types(stage: Stage) -> None:
+async def test_with_a_terminal_the_input_of_the_client_is_typed(stage: Stage) -> None:
     await stage.open()
     task, client = await stage.begin("test -t 0 && read -r x && echo got $x", tty=True)
     client.send("i", b"hello\r")

@@ -1,4 +1,4 @@
-"""exec while a person uses the same shell: what they have typed is neither run nor lost."""
+"""exec while a person types in the same shell: the typed text is neither run nor lost."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from tests.collecting import collecting
 from tests.session.stage import Client, Stage
 from tests.waiting import PATIENCE_S
 
-# typed before the command, typed after it, what the line then prints (spelled otherwise than what was typed)
+# typed before the command, typed after it, the output of the line (the quotes make it differ from the typed text)
 HALF_LINES = [
     (b"echo ha''lf", b"", b"half"),
     (b"echo 'half \"quo", b"''ted'", b'half "quoted'),
@@ -18,7 +18,7 @@ HALF_LINES = [
     (b"echo back\x08\x08\x08\x08ha''lf", b"", b"half"),
     (b"echo ad''\x1b[D\x1b[D\x1b[D", b"bc", b"abcd"),
 ]
-# Keys after which the line editor waits for more. Before the editor has its modes, the terminal stops at ^S.
+# Keys after which the line editor waits for another key.
 HALF_KEYS = (b"\x1b", b"\x18", b"\x12", b"\x12ech", b"\x16", b"\x1b5", b"echo x\x1b", b"ec\t", b"ec\t\t", b"echo $\t\t")
 FROM_EXEC = (0, b"from exec\n", "command", False, "")
 
@@ -37,7 +37,7 @@ async def test_a_half_typed_line_is_neither_run_nor_lost(stage: Stage) -> None:
 
 
 async def test_exec_works_on_a_terminal_without_capabilities(bash: Stage) -> None:
-    """readline 8.2 hangs in drawing some lines that are wider than such a terminal, with a prompt like Debian's."""
+    """On such a terminal, readline 8.2 hangs when it draws some wide lines with a prompt like Debian's."""
     with collecting() as row:
         for term in ("dumb", "nosuch"):
             with row(term):
@@ -124,7 +124,7 @@ async def test_exec_runs_in_both_vi_modes(stage: Stage) -> None:
                     await fresh.wait_printed(b"half")
 
 
-# typed; what the terminal prints then; what ends it; what the refusal names
+# typed keys; the output that shows the shell is busy; keys that end this; a word of the refusal
 GOT = b'; echo "go""t <$x>"\r'
 BUSY = {
     "": [
@@ -137,7 +137,7 @@ BUSY = {
 
 
 async def test_exec_waits_for_a_busy_shell_and_then_reports_it(stage: Stage) -> None:
-    """In the middle of a longer command, behind a program in the foreground, in a builtin that reads keys."""
+    """The shell waits for more lines of a command, runs a foreground program, or reads keys in a builtin."""
     with collecting() as row:
         for keys, shows, end, named in BUSY[""] + BUSY[stage.shell]:
             with row(keys):

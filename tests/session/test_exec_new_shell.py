@@ -1,4 +1,4 @@
-"""A command that ends the shell by accident leaves the session with a new shell that has the old state."""
+"""After a command that ends the shell by accident, the session has a new shell with the old shell's state."""
 
 import asyncio
 import os
@@ -33,7 +33,10 @@ async def test_a_command_that_ends_the_shell_leaves_a_new_shell_with_its_state(s
                 new = fresh.daemon.line.watch.shell
                 assert shell is not None
                 assert new is not None
-                assert (new.pid, new.start_ticks) == (shell.pid, shell.start_ticks)  # the same process, new program
+                assert (new.pid, new.start_ticks) == (
+                    shell.pid,
+                    shell.start_ticks,
+                )  # the process has executed a new shell
                 assert int((fresh.home / "job").read_text()) in procfs.children(new.pid)
 
 
@@ -97,7 +100,7 @@ async def test_an_exit_trap_of_the_user_runs_at_the_end_of_the_session(bash: Sta
 
 async def test_after_a_command_the_traps_are_those_of_the_user(bash: Stage) -> None:
     await bash.open()
-    for text in ("true", "sleep 100"):  # the second is interrupted: its end is reported by the next prompt
+    for text in ("true", "sleep 100"):  # the second command is interrupted, so the next prompt reports its end
         for own in ("trap - EXIT", "trap 'echo bye' EXIT"):
             await bash.exec(own)
             running, client = await bash.begin(text, programs=None if text == "true" else 1)
@@ -124,7 +127,7 @@ async def test_a_command_with_an_exit_trap_of_its_own_ends_the_session(bash: Sta
 
 async def test_the_next_command_waits_until_the_new_shell_is_at_its_prompt_with_its_state(bash: Stage) -> None:
     await bash.open()
-    await bash.exec("PROMPT_COMMAND[5]='sleep 0.2'")  # how long the shell takes from a command's end to its prompt
+    await bash.exec("PROMPT_COMMAND[5]='sleep 0.2'")  # the shell needs 0.2 s from the end of a command to its prompt
     await bash.exec("false || exit 3")
     await bash.daemon.line.wait_idle()
     assert [path.name for path in bash.run.iterdir() if path.name.startswith(("cmd.", "req"))] == []
@@ -140,7 +143,7 @@ async def test_the_text_of_a_command_is_left_in_no_file_of_the_session(stage: St
 
 
 async def test_the_new_shell_gets_its_state_from_the_next_daemon_too(stage: Stage) -> None:
-    """Two daemons die: one while the command runs, one before it has given the new shell its state."""
+    """Two daemons die: one while the command runs, one before the new shell has got its state."""
     await stage.open()
     os.mkfifo(stage.home / "go")
     running, client = await stage.begin(f"{STATE}; echo begun; read -r x <{stage.home}/go; exit 3", b"begun")

@@ -1,4 +1,4 @@
-"""exec when the shell ends, is replaced, loses our hooks, or changes what they use."""
+"""exec when the shell ends, is replaced, or removes or changes our hooks or their files."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from waypoint.capture.layers.shell import LAST
 from waypoint.terminal.hooks.prompt import Look
 
 
-async def test_a_command_that_ends_the_session_gives_the_status_of_the_shell(stage: Stage) -> None:
+async def test_exec_returns_the_exit_status_of_a_shell_that_the_command_ends(stage: Stage) -> None:
     with collecting() as row:
         for text, status in (
             (" exit 7 ;", 7),
@@ -43,7 +43,7 @@ async def test_a_command_that_waits_for_the_prompt_reports_why_the_session_ended
     assert await waiting == (125, b"", "waypoint", False, "the session was replaced")
 
 
-async def test_a_program_in_place_of_the_shell_is_reported(stage: Stage) -> None:
+async def test_a_program_that_replaced_the_shell_is_reported(stage: Stage) -> None:
     await stage.open()
     ran = await stage.exec("echo before; exec sleep 1000")
     assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"before\n")
@@ -52,7 +52,7 @@ async def test_a_program_in_place_of_the_shell_is_reported(stage: Stage) -> None
     assert {word in said for word in ("replaced", "sleep") for said in (ran.said, again.said)} == {True}
 
 
-async def test_a_shell_without_our_hooks_does_not_get_our_key(stage: Stage) -> None:
+async def test_the_key_of_the_hooks_is_not_sent_to_a_shell_without_hooks(stage: Stage) -> None:
     rows = [("PS1='N''> ' bash --norc", "bash --norc")]
     rows += [("PS1='N''> ' exec bash --norc", "replaced")] if stage.shell == "bash" else []
     with collecting() as row:
@@ -86,7 +86,7 @@ async def test_exec_waits_until_a_new_shell_with_our_hooks_draws_its_prompt(
     os.mkfifo(go)
     await bash.type(f"WAYPOINT_RUN={bash.run} exec bash --rcfile {HOOKS}/hooks.bash -i\r".encode())
     while watch.look() is not Look.REPLACED:
-        await asyncio.sleep(0)  # the kernel gives no event for it
+        await asyncio.sleep(0)  # the kernel reports no event for this
     monkeypatch.setattr(watch, "wait_change", let_it_draw)
     ran = await bash.exec("echo new")
     assert (ran.exit, ran.output, ran.said) == (0, b"new\n", "")
@@ -156,7 +156,7 @@ async def test_links_in_the_run_folder_are_not_followed(bash: Stage) -> None:
     assert target.read_text() == "precious"
 
 
-async def test_zsh_reads_the_files_of_the_user_and_has_their_folder(zsh: Stage) -> None:
+async def test_zsh_reads_the_startup_files_of_the_user(zsh: Stage) -> None:
     zsh.home.mkdir()
     (zsh.home / ".zshenv").write_text("from_env=1\n")
     await zsh.open("from_rc=1\nprecmd_functions=()")
@@ -174,7 +174,7 @@ async def test_a_command_leaves_no_file_in_the_run_folder_and_inherits_none(stag
         assert str(stage.run).encode() not in ran.output
         await stage.daemon.line.wait_idle()
         left = {path.name for path in stage.run.iterdir()} - stay
-        assert {name for name in left if not name.startswith("hist.")} == set()  # zsh writes its history meanwhile
+        assert {name for name in left if not name.startswith("hist.")} == set()  # zsh may be writing its history
 
 
 async def test_a_command_with_its_own_folder_or_variables_changes_nothing_in_the_shell(stage: Stage) -> None:

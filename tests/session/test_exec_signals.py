@@ -1,4 +1,4 @@
-"""Stopping commands: ^C, signals from the client, timeouts. The shell goes on in every case."""
+"""Stopping commands: ^C, signals from the client, timeouts. The shell continues in every case."""
 
 import asyncio
 
@@ -12,8 +12,8 @@ from waypoint.terminal.exec.ending import MARGIN_S
 
 # zsh exits with 2 if the signal comes between two commands of this loop, else with 130.
 NO_PROGRAM = "while :; do :; done"
-# Commands, and how many programs beside the shell they have in the foreground. A plain `wait` is missing: zsh 5.9
-# does not end it at ^C on any terminal.
+# Commands, and the number of foreground processes besides the shell. There is no plain `wait`: zsh 5.9 does not end it
+# at ^C on any terminal.
 LONG = [
     ("sleep 1000", 1),
     ("sleep 1000 | cat", 2),
@@ -25,11 +25,11 @@ LONG = [
     ("(sleep 1000; true)", 1),
     ("for i in 1 2 3; do sleep 1000; done", 1),
 ]
-BEGIN_S = 1.0  # what a command may need to begin on a busy machine; a timeout counts from its beginning
+BEGIN_S = 1.0  # the longest time that a command needs to begin on a busy machine; its timeout counts from there
 
 
 async def begin(stage: Stage, text: str, programs: int) -> "tuple[asyncio.Task[Ran], Client]":
-    """Run `text` until it runs: a signal would be lost if it came while the shell forks."""
+    """Start `text`, and wait until its programs run: a signal would be lost while the shell forks."""
     return await stage.begin(f"echo run''ning\n{text}\necho not reached", b"running\n", programs=programs)
 
 
@@ -73,7 +73,7 @@ STUBBORN = [  # commands, and the signal that ends them
     ("sh -c 'trap \"\" INT; while :; do sleep 0.01; done'", "TERM"),
     ("sh -c 'trap \"\" INT TERM; while :; do sleep 0.01; done'", "KILL"),
     ('for i in 1 2 3; do sh -c \'trap "" INT; trap "exit 0" TERM; while :; do sleep 0.01; done\'; done', "TERM"),
-    ("while :; do /bin/true; done", None),  # a shell that starts programs all the time may lose a signal
+    ("while :; do /bin/true; done", None),  # a shell that keeps starting programs may lose a signal
 ]
 
 
@@ -95,7 +95,7 @@ async def test_a_timeout_ends_in_time_and_names_the_signal(stage: Stage) -> None
 
 
 @pytest.mark.soak(part="timing")
-async def test_vim_is_ended_at_its_timeout_and_leaves_the_terminal_as_it_was(stage: Stage) -> None:
+async def test_vim_is_ended_at_its_timeout_and_restores_the_terminal(stage: Stage) -> None:
     await stage.open()
     client, loop = Client(), asyncio.get_running_loop()
     began = loop.time()
@@ -115,7 +115,7 @@ async def test_a_timeout_counts_from_the_start_of_the_command(bash: Stage) -> No
 
 
 @pytest.mark.soak(part="timing")
-async def test_a_shell_that_cannot_be_stopped_is_reported_and_blocks_only_for_a_while(bash: Stage) -> None:
+async def test_a_shell_that_no_signal_stops_is_reported_and_exec_returns(bash: Stage) -> None:
     await bash.open()
     began = asyncio.get_running_loop().time()
     ran = await bash.exec("trap '' INT; n=0; while [[ ! -e go-on ]]; do :; done; trap - INT", timeout_s=0.1)
@@ -142,7 +142,7 @@ async def test_kill_ends_the_command_and_the_rest_of_the_list(stage: Stage) -> N
     task, client = await begin(stage, "sleep 1000", 1)
     client.send("k", b"KILL")
     ran = await task
-    # zsh: the program's status, or 130 if the ^C comes first that ends the rest of the list
+    # zsh: the program's status, or 130 if the ^C that ends the rest of the list comes first
     assert ran.exit in ((130,) if stage.shell == "bash" else (130, 137))
     assert b"not reached" not in ran.output
     assert (await stage.exec("echo fine")).output == b"fine\n"
@@ -165,8 +165,8 @@ async def test_a_suspended_command_leaves_the_shell_usable(stage: Stage) -> None
     await stage.exec("kill -KILL %sleep")
 
 
-async def test_with_an_int_trap_of_the_user_the_list_goes_on_as_if_typed(bash: Stage) -> None:
-    """In bash 5.2 the same happens to a typed line: the job dies, the list goes on."""
+async def test_with_an_int_trap_of_the_user_the_list_continues_as_if_typed(bash: Stage) -> None:
+    """bash 5.2 treats a typed line the same way: the job dies, the list continues."""
     await bash.open()
     task, client = await bash.begin("trap 'n=1' INT; echo ready; sleep 1000; echo went on", programs=1)
     client.send("k", b"INT")

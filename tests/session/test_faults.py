@@ -1,6 +1,4 @@
-"""What survives when something of ours, or of the session, is killed, or a disk is full. Through the command line, as a
-user would see it.
-"""
+"""Parts of Waypoint or of a session are killed, or a disk is full: the command line shows what survives."""
 
 import hashlib
 import itertools
@@ -45,7 +43,7 @@ def facts(home: Home, branch: str = "main") -> dict[str, object]:
 
 
 def host_pid(home: Home, branch: str, name: str) -> int:
-    """The pid, as the host sees it, of the session's process called `name`."""
+    """Return the pid on the host of the session's process called `name`."""
     group = next(Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}/{facts(home, branch)['id']}/cgroup.procs"))
     for pid in group.read_text().split():
         if name_of(int(pid)) == name:
@@ -55,14 +53,14 @@ def host_pid(home: Home, branch: str, name: str) -> int:
 
 @pytest.fixture
 def live() -> Iterator[Home]:
-    """A home of the test's own, with a live session of an ordinary user's kind on branch main."""
+    """A new home with a live session on branch main."""
     with open_home() as home:
         home.must("shell", "-d", "main")
         home.must("exec", "--", "PS1='ready> '; kept=yes")
         yield home
 
 
-def test_a_killed_daemon_is_replaced_and_the_session_goes_on(live: Home) -> None:
+def test_a_killed_daemon_is_replaced_and_the_session_continues(live: Home) -> None:
     live.must("exec", "--", "cd /srv; sleep 1000 &")
     before = facts(live)
     for _kill in range(3):
@@ -110,7 +108,7 @@ def test_an_exec_in_flight_and_an_attached_terminal_survive_the_daemon_under_a_f
         person.close(force=True)
 
 
-def test_the_attached_terminal_comes_back_by_itself(live: Home) -> None:
+def test_an_attached_terminal_reconnects_after_the_daemon_was_killed(live: Home) -> None:
     argv = live.argv("attach")
     person = pexpect.spawn(argv[0], argv[1:], env=live.env, timeout=PATIENCE_S)
     try:
@@ -179,7 +177,7 @@ def test_a_killed_shell_or_init_ends_the_session_and_its_files_are_kept(live: Ho
     assert live.must("exec", "--", "cat /srv/work").stdout == "work\n"
 
 
-def test_a_session_that_died_while_no_daemon_ran_is_found_and_kept(live: Home) -> None:
+def test_a_session_that_died_without_a_daemon_is_listed_as_ended_with_its_files(live: Home) -> None:
     live.must("exec", "--", "echo work > /srv/work")
     pid = facts(live)["pid"]
     assert isinstance(pid, int)
@@ -193,16 +191,14 @@ def test_a_session_that_died_while_no_daemon_ran_is_found_and_kept(live: Home) -
 
 
 def test_after_a_reboot_sessions_are_reported_as_lost_and_their_files_are_kept(live: Home) -> None:
-    """Simulated: every process of ours and of the session is killed at once, the runtime state is gone, the home is
-    left.
-    """
+    """The test simulates a reboot: it kills all processes of the home and removes the runtime folder."""
     live.must("shell", "-d", "other")
     live.must("exec", "-b", "other", "--", "echo work > /srv/work; sync")
     pids = [supervisor_pid(live), daemon_pid(live)]
     pids += [row["pid"] for row in live.must("ps", "--json").json()]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not any(runs(pid) for pid in pids), "all are gone")
+    wait_until(lambda: not any(runs(pid) for pid in pids), "all processes have ended")
     subprocess.run(["rm", "-rf", str(live.runtime)], check=True)
     rows = live.must("ps", "--all", "--json").json()
     assert [(row["branch"], row["state"], row["pid"]) for row in rows] == [
@@ -233,7 +229,7 @@ def test_a_session_that_fills_the_pool_gets_an_error_and_loses_nothing(small_dis
     home = small_disk
     home.must("shell", "-d", "main")
     home.must("exec", "--", "echo precious > /srv/precious; sync")
-    done = home.cli("exec", "--", "head -c 5G /dev/zero > /srv/fill", timeout_s=120)  # it fills a disk
+    done = home.cli("exec", "--", "head -c 5G /dev/zero > /srv/fill", timeout_s=120)  # the time to fill a disk
     assert (done.code, done.stderr) == (1, "")
     assert "No space left on device" in done.stdout
     assert home.must("exec", "--", "rm /srv/fill; cat /srv/precious").stdout == "precious\n"
@@ -257,7 +253,7 @@ def test_a_full_disk_under_the_pool_harms_no_session(small_disk: Home) -> None:
 
 @pytest.mark.soak(part="faults")
 def test_nothing_is_left_when_everything_of_ours_is_killed() -> None:
-    """No mount, loop device or process; the autouse check of this suite looks at cgroups and files too."""
+    """The test checks mounts and loop devices; an autouse fixture of all tests checks processes, cgroups and files."""
     with open_home("killed") as home:
         home.must("shell", "-d", "main")
         pids = [supervisor_pid(home), daemon_pid(home), facts(home)["pid"]]

@@ -1,4 +1,4 @@
-"""Where the disk under a session is full, its shell still takes commands: somebody has to make room again."""
+"""On a full disk, the shell of a session still takes commands, so that a user can free space."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.soak(part="disks"), pytest.mark.privileged]
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a file system of its own that has no room for content, but for names."""
+    """A folder on a separate file system that has free inodes, but no free space."""
     folder = tmp_path / "full"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(folder)], check=True)
@@ -40,7 +40,9 @@ def run_folder(full: Path, tmp_path: Path) -> Iterator[RunFolder]:
     os.close(fd)
 
 
-def test_a_request_goes_where_there_is_room(run_folder: RunFolder, full: Path, tmp_path: Path) -> None:
+def test_a_request_is_written_to_the_spare_folder_if_the_disk_is_full(
+    run_folder: RunFolder, full: Path, tmp_path: Path
+) -> None:
     text = b"x" * 100_000
     run_folder.write("req", text)
     assert (full / "req").read_bytes() == text
@@ -48,7 +50,9 @@ def test_a_request_goes_where_there_is_room(run_folder: RunFolder, full: Path, t
     assert (full / "req").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_request_written_aside_can_be_replaced_and_removed(run_folder: RunFolder, full: Path, tmp_path: Path) -> None:
+def test_a_request_in_the_spare_folder_can_be_replaced_and_removed(
+    run_folder: RunFolder, full: Path, tmp_path: Path
+) -> None:
     run_folder.write("req", b"first")
     run_folder.write("req", b"second")
     assert (full / "req").read_bytes() == b"second"
@@ -60,7 +64,9 @@ def test_a_request_written_aside_can_be_replaced_and_removed(run_folder: RunFold
     assert list((tmp_path / "shm").iterdir()) == []
 
 
-def test_nothing_of_others_is_followed_or_overwritten(run_folder: RunFolder, full: Path, tmp_path: Path) -> None:
+def test_links_of_others_are_not_followed_in_writing_a_request(
+    run_folder: RunFolder, full: Path, tmp_path: Path
+) -> None:
     precious = tmp_path / "precious"
     precious.write_text("kept")
     (full / "req").symlink_to(precious)
@@ -73,7 +79,7 @@ def test_nothing_of_others_is_followed_or_overwritten(run_folder: RunFolder, ful
 
 @pytest.fixture
 def nameless(tmp_path: Path) -> Iterator[Path]:
-    """The run folder of a stage, on a file system that has room for the shell's own files and then for no name more."""
+    """The run folder of a stage, on a file system that has inodes for the shell's own files and few more."""
     folder = tmp_path / "run"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=10,mode=700", "tmpfs", str(folder)], check=True)
@@ -83,7 +89,7 @@ def nameless(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-async def test_a_command_runs_where_there_is_no_room_for_a_name(nameless: Path, stage: Stage) -> None:
+async def test_a_command_runs_without_a_free_inode(nameless: Path, stage: Stage) -> None:
     stage.spare = Spare("/dev/shm", lambda: os.open("/dev/shm", os.O_RDONLY))
     before = set(os.listdir("/dev/shm"))
     await stage.open()
@@ -98,7 +104,7 @@ async def test_a_command_runs_where_there_is_no_room_for_a_name(nameless: Path, 
     assert set(os.listdir("/dev/shm")) <= before
 
 
-async def test_a_request_of_somebody_else_is_not_taken(nameless: Path, bash: Stage) -> None:
+async def test_a_request_file_of_another_user_is_ignored(nameless: Path, bash: Stage) -> None:
     forged = Path("/dev/shm/.waypoint-req")
     await bash.open()
     forged.write_text("stat 0 0\n")
@@ -106,13 +112,13 @@ async def test_a_request_of_somebody_else_is_not_taken(nameless: Path, bash: Sta
         os.chown(forged, 65534, 65534)
         assert not await _answers(bash)
         os.chown(forged, 0, 0)
-        assert await _answers(bash)  # the control: so it would have been heard
+        assert await _answers(bash)  # shows that the hooks would have found the request
     finally:
         forged.unlink()
 
 
 async def _answers(stage: Stage) -> bool:
-    """Whether the hooks find a request when their key is pressed."""
+    """Return whether the hooks find a request when their key is pressed."""
     before = stage.daemon.terminal.ring.end
     await stage.type(KEY)
     with contextlib.suppress(TimeoutError):
@@ -137,7 +143,7 @@ def test_an_exit_status_is_written_on_a_full_disk(full: Path, script: str) -> No
     os.close(folder)
 
 
-def test_an_exit_status_is_left_where_there_is_no_room_for_a_name(nameless: Path) -> None:
+def test_an_exit_status_is_kept_without_a_free_inode(nameless: Path) -> None:
     with contextlib.suppress(OSError):
         for number in range(10):
             (nameless / f"fill{number}").touch()

@@ -1,4 +1,4 @@
-"""Disk is given back: `gc` removes what nothing keeps, and nothing else."""
+"""`gc` frees disk space: it removes exactly the captures that no name, session or undo needs."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def own() -> Iterator[Home]:
         yield home
 
 
-def test_gc_keeps_what_can_be_named_or_undone(own: Home) -> None:
+def test_gc_keeps_captures_that_have_a_name_or_that_undo_needs(own: Home) -> None:
     client = Client(own.path)
     main = client.start("main")
     main.exec("kept=old; echo old > /srv/mark; sleep 1000 &")
@@ -30,8 +30,8 @@ def test_gc_keeps_what_can_be_named_or_undone(own: Home) -> None:
     client.fork("x", "parked")[0].checkpoint("parked-now", park=True)
     client.fork("main", "gone")[0].stop(discard=True)
     assert own.must("gc").stdout.startswith("removed 0 captures")
-    own.must("undo", "-b", "main")  # the capture that the fork made of main
-    own.must("undo", "-b", "main")  # the checkpoint that has moved x
+    own.must("undo", "-b", "main")  # removes the capture of main that the fork made
+    own.must("undo", "-b", "main")  # takes back the checkpoint that has moved x
     assert client.fork("x", "first")[0].exec("echo $kept; cat /srv/mark").output == b"old\nold\n"
     removed = own.must("gc", "--keep-operations", "0", "--json").json()["removed"]
     ledger.check(own)
@@ -67,7 +67,7 @@ def test_a_malformed_age_is_refused(own: Home) -> None:
 
 
 @pytest.mark.soak(part="faults")
-def test_gc_removes_what_is_not_on_record(own: Home) -> None:
+def test_gc_removes_sessions_and_captures_that_are_not_on_record(own: Home) -> None:
     client = Client(own.path)
     client.start("lost").exec("sleep 1000 &")
     client.session("lost").checkpoint("lost-now", tier="live")
@@ -139,7 +139,7 @@ def test_the_pool_becomes_smaller_only_when_no_session_lives(own: Home) -> None:
 
 
 @pytest.mark.soak(part="disks")
-def test_the_pool_becomes_smaller_by_itself_after_the_end_of_the_last_session(own: Home) -> None:
+def test_the_pool_is_compacted_after_the_end_of_the_last_session(own: Home) -> None:
     client, image = Client(own.path), own.path / "pool.img"
     new = image.stat().st_size
     main = client.start("main")

@@ -1,4 +1,4 @@
-"""What a session's processes have put in the place of their shell's state is no command, and costs nobody else time."""
+"""A session's processes may replace the saved state of their shell. Such a state runs no command and blocks nobody."""
 
 import pytest
 
@@ -41,6 +41,6 @@ def test_a_state_with_too_many_entries_is_refused(records: bytes, said: str) -> 
         parse(state(b"")[:-5] + records + b"e\0\0\0\0", "bash")
 
 
-def test_a_state_with_as_many_entries_as_are_allowed_is_whole() -> None:
+def test_a_state_with_the_highest_allowed_number_of_entries_is_accepted() -> None:
     most = state(b"")[:-5] + b"v\0\0\0" + LINES[: LINES.rindex(b"declare")] + b"\0e\0\0\0\0"
     assert len(parse(most, "bash").variables) == MOST_ENTRIES

@@ -1,4 +1,4 @@
-"""The map of a session's ids, and the range that a home takes for it."""
+"""The map from a session's user and group ids to the host's, and the range of host ids that a home takes for it."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from waypoint.model.records import HOST_IDS, NOBODY, SHIFTED_IDS, IdMap, User
 FAR_ID = 1_234_567_890
 
 
-def test_the_map_of_ids_goes_both_ways() -> None:
+def test_ids_are_mapped_to_the_host_and_back() -> None:
     ids = IdMap(first=2_000_683_008, more=(70_000, FAR_ID))
     assert [ids.outside(one) for one in (0, 33, SHIFTED_IDS - 1, 70_000, FAR_ID)] == [
         2_000_683_008 + place for place in (0, 33, SHIFTED_IDS - 1, SHIFTED_IDS, SHIFTED_IDS + 1)
@@ -48,8 +48,7 @@ def test_a_user_in_more_groups_than_the_kernel_maps_has_host_ids(
     assert why.startswith(f"ann and their groups have {most + 1} ids from 65536 on")
 
 
-def test_a_range_of_ids_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home's range is none of another home's that is open."""
+def test_open_homes_have_different_ranges_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_choice, "RUNTIME", str(tmp_path))
     found = set()
     for number in range(3):

@@ -1,4 +1,4 @@
-"""What the root of a session sees and changes of the host. The tables of all attempts are in tests/isolation."""
+"""What the root of a session can see and change of the host. tests/isolation has the tables of all attempts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +18,14 @@ KEY_NAME, KEY = b"waypoint-test", b"a secret of the host"
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Home]:
-    """A home with a live session of root, `main`. Its daemon has inherited a keyring with a key."""
+    """A home with a live session of root, `main`. The home's daemon has inherited a keyring with a key."""
     syscall("add_key", b"user", KEY_NAME, KEY, len(KEY), SESSION_KEYRING)
     with open_home("isolation") as home:
         home.must("shell", "-d", "main", "--user", "root")
         yield home
 
 
-def test_devices_and_cgroups_of_the_host_are_not_there(place: Home) -> None:
+def test_devices_and_cgroups_of_the_host_are_not_visible(place: Home) -> None:
     devices = "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
     assert set(inside(place, "main", "ls /dev").split()) == set(devices.split())
     assert inside(place, "main", "ls -A /sys/fs/cgroup") == ""
@@ -38,7 +38,7 @@ def test_files_of_the_host_are_changed_only_in_the_session(place: Home, tmp_path
     assert file.read_text() == "before"
 
 
-def test_a_key_of_the_hosts_keyring_is_not_read(place: Home) -> None:
+def test_a_key_of_the_hosts_keyring_cannot_be_read(place: Home) -> None:
     key = syscall("add_key", b"user", KEY_NAME, KEY, len(KEY), SESSION_KEYRING)
     read = (
         "import ctypes; l = ctypes.CDLL(None, use_errno=True); b = ctypes.create_string_buffer(64); "

@@ -1,4 +1,4 @@
-"""The daemon or CRIU killed while the memory of a session is written, and CRIU while it restores, at random moments."""
+"""At random moments, the daemon or CRIU is killed during a dump of a session, or CRIU during a restore."""
 
 import contextlib
 import itertools
@@ -44,7 +44,7 @@ for _ in range(3):
 
 @pytest.fixture
 def session(home: Home) -> Iterator[Session]:
-    """With programs that have memory and threads, and beat."""
+    """A live session with two programs that have memory and threads, and write the time to a file every 10 ms."""
     live = Client(home.path).start(f"s{next(_NUMBERS)}")
     live.run("sh", "-c", "cat > /srv/program.py", stdin=PROGRAM.encode())
     live.exec("kept=yes; python3 /srv/program.py & python3 /srv/program.py & sleep 1000 | cat &")
@@ -54,27 +54,27 @@ def session(home: Home) -> Iterator[Session]:
 
 
 def beats(session: Session) -> dict[str, str]:
-    """When each of the programs last beat."""
+    """Return the time that each of the programs wrote last."""
     text = session.run("sh", "-c", "cd /srv; for f in beat.*; do echo $f $(cat $f); done").stdout
     return dict(line.split() for line in text.decode().splitlines() if "*" not in line)
 
 
 def written(folder: Path) -> int:
-    """Bytes of memory in the images that are being written."""
+    """Return the bytes of memory in all images in `folder`."""
     size = 0
-    with contextlib.suppress(FileNotFoundError):  # it has just been removed
+    with contextlib.suppress(FileNotFoundError):  # an image was removed
         size = sum(path.stat().st_size for path in folder.glob("*/images/pages-*.img"))
     return size
 
 
 def move_on(session: Session) -> bytes:
-    """Let the session differ from what was captured: a program less, another variable, a file. What `state_of` says."""
+    """Change the session: end a program, change the variable, make a file. Return the new state."""
     session.exec("kill -KILL %3; wait %3; kept=changed; echo >/srv/changed")
     return state_of(session)
 
 
 def state_of(session: Session) -> bytes:
-    """The shell's variable and programs, and the file that may be there."""
+    """Return the shell's variable and programs, and the file that `move_on` makes."""
     return session.exec("echo $kept; jobs -l; ls -d /srv/chang*", wait_prompt_s=PATIENCE_S).output
 
 
@@ -86,15 +86,15 @@ def check_unharmed(session: Session, state: bytes) -> None:
 
 
 def kill_while_written(home: Home, session: Session, name: str, enough: int, victim: str) -> tuple[int, str, bool]:
-    """Take a checkpoint, and kill its CRIU or the daemon (`victim`) when `enough` bytes of memory are written. Returns
-    the exit status, what the command wrote on stderr, and whether it still ran when the victim was killed.
+    """Take a checkpoint, and kill its CRIU or the daemon (`victim`) when `enough` bytes of memory are written. Return
+    the command's exit status and stderr, and whether the command still ran after the kill.
     """
     daemon, is_hit = Client(home.path).status().pid, False
     with home.background("checkpoint", name, "--tier", "live", "-b", session.branch) as command:
         while written(home.path / "hot") < enough and command.poll() is None:
             os.sched_yield()
         for pid in ledger.criu_pids(home) if victim == "criu" else [daemon]:
-            with contextlib.suppress(ProcessLookupError):  # it had come to its end
+            with contextlib.suppress(ProcessLookupError):  # the process had ended
                 os.kill(pid, signal.SIGKILL)
                 is_hit |= command.poll() is None
         said = command.communicate(timeout=PATIENCE_S)[1].decode()
@@ -102,19 +102,19 @@ def kill_while_written(home: Home, session: Session, name: str, enough: int, vic
 
 
 def test_a_daemon_killed_while_memory_is_written_harms_no_session(home: Home, session: Session) -> None:
-    """The next daemon waits for the CRIU of the killed one: to kill that CRIU would end the program that it reads."""
+    """The next daemon waits for the CRIU of the killed daemon: a killed CRIU may end the program that it dumps."""
     client, state, choose = Client(home.path), state_of(session), random.Random("daemon")
-    # The supervisor waits longer each time before it replaces a daemon that lived for less than a second.
+    # Few kills: the supervisor waits longer each time before it replaces a daemon that ended within a second.
     wanted, killed = KILLS // 4, 0
     for number in range(4 * wanted):
-        if number >= wanted and killed:  # on a busy machine the first few may all come after the command's end
+        if number >= wanted and killed:  # on a busy machine, all first kills may come after the end of the command
             break
         enough = written(home.path / "hot") + choose.randrange(1, MEMORY_MIB << 20)
         name = f"daemon{number}"
         code, said, is_hit = kill_while_written(home, session, name, enough, "daemon")
         killed += is_hit
         is_there = is_name(client, name)
-        if code != 0:  # the daemon had not answered yet
+        if code != 0:  # the daemon was killed before it answered
             assert (code, bool(re.fullmatch(UNANSWERED, said))) == (125, True), said
         else:
             assert (code, said, is_there) == (0, "", True)
@@ -128,7 +128,7 @@ def test_a_daemon_killed_while_memory_is_written_harms_no_session(home: Home, se
     session.checkpoint("last", tier="live")
 
 
-def test_programs_that_end_with_a_killed_criu_are_named_and_the_rest_goes_on(home: Home, session: Session) -> None:
+def test_programs_that_end_with_a_killed_criu_are_named_and_the_others_continue(home: Home, session: Session) -> None:
     client, choose, killed, harmed = Client(home.path), random.Random("criu"), 0, 0
     session.checkpoint("before", tier="live")
     for number in range(4 * KILLS):
@@ -154,8 +154,8 @@ def test_programs_that_end_with_a_killed_criu_are_named_and_the_rest_goes_on(hom
     session.checkpoint("criu-last", tier="live")
 
 
-def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Session) -> None:
-    """Half-made tasks live on without it, in the cgroup of what they were to become."""
+def test_a_restore_whose_criu_is_killed_once_works_and_leaves_nothing_over(home: Home, session: Session) -> None:
+    """Half-restored processes survive a killed CRIU in the cgroup of the new session; the daemon must kill them."""
     client = Client(home.path)
     session.checkpoint("whole", tier="live")
     captured, state = state_of(session), move_on(session)
@@ -197,18 +197,18 @@ def test_a_restore_whose_crius_are_all_killed_is_an_error_with_a_next_step(
         code, said, killed = kill_all_restores(home, argv)
         if code:
             break
-        home.must(*take_back)  # on a busy machine a CRIU may have ended before it was seen
+        home.must(*take_back)  # on a busy machine, a CRIU may end before the test sees it
     assert (code, killed >= 2) == (125, True), said
     assert said.startswith("waypoint: cannot restore the processes"), said
     log = re.search(r"\(log: ([^)]+)\)", said)
-    assert log is None or Path(log[1]).exists(), "the log that it names can be read"
+    assert log is None or Path(log[1]).exists(), "the error names a log that does not exist"
     check_unharmed(session, state)
     ledger.check(home)
     way = said.rstrip().rpartition("for its files alone: waypoint ")[2].split()
     assert way[-1:] == ["files"], said
     home.must(*way)
     on = Client(home.path).session(way[way.index("-b") + 1])
-    kept = b"changed" if verb == "restore" else b""  # a live session goes on with the files; a new one has a new shell
+    kept = b"changed" if verb == "restore" else b""  # a live session keeps its shell; a fork has a new one
     look = "test -e /srv/program.py && ! test -e /srv/changed && echo [$kept]"
     assert on.exec(look).output == b"[%s]\n" % kept
     if verb == "fork":
@@ -216,7 +216,7 @@ def test_a_restore_whose_crius_are_all_killed_is_an_error_with_a_next_step(
 
 
 def kill_all_restores(home: Home, argv: list[str]) -> tuple[int, str, int]:
-    """Kill each CRIU that restores while the command runs. Its exit status, what it said, and how many were killed."""
+    """Kill each CRIU that restores while the command runs. Return its exit status, stderr and the number of kills."""
     killed = set()
     with subprocess.Popen(home.argv(*argv), env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
         while command.poll() is None:
@@ -229,7 +229,7 @@ def kill_all_restores(home: Home, argv: list[str]) -> tuple[int, str, int]:
 
 
 def restoring(home: Home) -> list[int]:
-    """Of the CRIUs of the home, those that are no dump's."""
-    pids = ledger.criu_pids(home)  # looked up first: a CRIU that dumps starts others in its group
+    """Return the pids of the CRIU processes of the home that do not dump."""
+    pids = ledger.criu_pids(home)  # before dumping_pids: a dumping CRIU starts others in its group
     dumping = ledger.dumping_pids(home)
     return [pid for pid in pids if pid not in dumping]

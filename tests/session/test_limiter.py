@@ -1,4 +1,4 @@
-"""Which file of which group holds a limit, on machines of every kind: as folders that look like groups."""
+"""The cgroup files to which limits are written, with cgroup versions 1 and 2. Plain folders stand for the cgroups."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ WHY = "the machine has no controller for groups"
 
 @pytest.fixture
 def group(tmp_path: Path) -> Path:
-    """A session's group, and beside it the home's group of a version 1 hierarchy."""
+    """The folder of a session's group; `old` in the same folder stands for the home's group of version 1."""
     for folder in ("home/one", "old/one"):
         (tmp_path / folder).mkdir(parents=True)
     return tmp_path / "home/one"
@@ -69,7 +69,7 @@ def test_limits_without_a_controller_are_reported(group: Path) -> None:
     assert limiter.most_of_each_user(ALL) == 100
 
 
-def test_all_processors_and_more_processes_than_the_kernel_has_are_no_limit(group: Path) -> None:
+def test_limits_above_those_of_the_machine_are_reduced_or_left_out(group: Path) -> None:
     limits = SessionLimits(cpus=1e6, pids=2**40)
     Limiter(frozenset({"pids", "cpu"}), {}, {}).hold(str(group), limits)
     assert written(group) == {"pids.max": str(4 << 20)}
@@ -84,7 +84,9 @@ def test_limits_have_defaults() -> None:
         checked(SessionLimits(memory=1))
 
 
-def test_the_owner_of_a_namespace_is_a_user_of_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_owner_of_a_namespace_is_not_mapped_into_any_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(namespaces, "has_all_capabilities", lambda: True)
     first = 2_000_683_008
     choice = IdChoice(first, tmp_path, tmp_path)
@@ -101,11 +103,11 @@ def test_without_all_capabilities_root_owns_the_namespace(tmp_path: Path, monkey
     monkeypatch.setattr(id_choice.namespaces, "has_all_capabilities", lambda: False)
     choice = IdChoice(2_000_683_008, tmp_path, tmp_path)
     assert choice.owner_of("0" * 32) == 0
-    assert choice.owner_of_router() > 2_000_683_008  # not root, nor the machine's user nobody
+    assert choice.owner_of_router() > 2_000_683_008  # neither root nor nobody of the host
 
 
-def test_all_sessions_of_a_home_together_have_a_bound(group: Path, tmp_path: Path) -> None:
-    """In cgroup2 on the group of the home, in version 1 on processes alone, in the group of the launcher."""
+def test_all_sessions_of_a_home_together_have_a_limit(group: Path, tmp_path: Path) -> None:
+    """With cgroup2, the home's group has the bound. With version 1, the launcher's group has it, for processes only."""
     home = tmp_path / "home"
     limiter = Limiter(frozenset({"memory", "pids", "cpu"}), {}, {})
     limiter.hold_all(str(home))
@@ -127,7 +129,7 @@ def test_sessions_leave_the_machine_half_of_its_processes_and_a_tenth_of_its_mem
     assert bounds.memory == int(machine.total_memory_bytes() * 0.9)
 
 
-def test_a_scope_of_systemd_has_the_bound_of_all_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scope_of_systemd_has_the_limit_of_all_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busctl = tmp_path / "busctl"
     busctl.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/asked\n')
     busctl.chmod(0o755)

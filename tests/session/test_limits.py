@@ -1,7 +1,7 @@
-"""What a session may use of the machine: each limit is met from inside, and is the one session's alone.
+"""Programs in a session reach each of its limits, and no other session is affected.
 
-Each is asked of a session that was started, of a fork, of one that was restored, and of an ordinary user's; a session
-with a larger limit, or a neighbour, is the negative control.
+Most tests run in a started, a forked and a restored session of root and in a session of an ordinary user. A session
+with a larger limit shows that the refusal is due to the limit.
 """
 
 import json
@@ -29,7 +29,6 @@ from waypoint.linux.tasks import cgroups
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "cgroup2")]
 
 MIB = 1 << 20
-"""Within which a session answers beside one that uses all that it may."""
 WAYS = ("started", "forked", "restored", "users")
 SMALL = ("--pids", "96", "--cpus", "0.5", "--disk", "48M", "--memory", "64M")
 LARGE = ("--pids", "400", "--disk", "400M", "--memory", "1G")
@@ -52,7 +51,7 @@ def home() -> Iterator[Home]:
 
 
 def inside(home: Home, branch: str, program: str, *words: str) -> str:
-    """What a Python program in the session prints."""
+    """Return the output of a Python program in the session."""
     command = shlex.join(["python3", "-c", program, *words])
     return home.must("exec", "-b", branch, "--", command).stdout.strip()
 
@@ -72,15 +71,15 @@ def test_processes_are_refused_at_the_limit(home: Home, branch: str) -> None:
 
 @pytest.mark.soak(part="floods")
 @pytest.mark.requires("criu", "controller-pids")
-def test_a_session_with_as_many_processes_as_it_may_have_comes_back(home: Home) -> None:
-    """CRIU, which has processes of its own, works in the session's group."""
+def test_a_session_with_all_its_allowed_processes_can_be_forked(home: Home) -> None:
+    """CRIU restores in the session's cgroup, where its own processes count."""
     begin(home, "crowded", "--pids", "64")
     group = group_of(home, "crowded")
     home.must("exec", "-b", "crowded", "--", "true")
     wait_until(lambda: len(cgroups.members(group)) == 2, "the shell has begun")
     count = 61  # all but one, with the shell and pid 1
     home.must("exec", "-b", "crowded", "--", f"for n in {{1..{count}}}; do sleep 1000 & done 2>/dev/null")
-    wait_until(lambda: sleepers(home, "crowded") == count, "all of them have begun")
+    wait_until(lambda: sleepers(home, "crowded") == count, "all programs have begun")
     home.must("checkpoint", "crowd", "-b", "crowded", "--tier", "live")
     home.must("fork", "crowd", "crowd-2")
     assert sleepers(home, "crowd-2") == count
@@ -104,7 +103,7 @@ def test_writing_is_refused_at_the_limit_until_something_is_removed(home: Home, 
     count, failed = numbers(home, branch, WRITES, "100", "/var/tmp/data")
     assert (20 < count <= 48, failed) == (True, EDQUOT)
     home.must("exec", "-b", branch, "--", "rm /var/tmp/data")
-    home.must("checkpoint", f"full-{branch}", "-b", "large")  # a neighbour's, meanwhile
+    home.must("checkpoint", f"full-{branch}", "-b", "large")  # of another session
     assert numbers(home, branch, WRITES, "10", "/var/tmp/less") == (10, 0)
     assert numbers(home, "large", WRITES, "100", "/var/tmp/data") == (100, 0)
     home.must("exec", "-b", branch, "--", "rm /var/tmp/less; sync")
@@ -112,7 +111,7 @@ def test_writing_is_refused_at_the_limit_until_something_is_removed(home: Home, 
 
 
 @pytest.mark.requires("btrfs", "simple-quotas")
-def test_a_session_whose_disk_is_used_up_is_kept_and_ended(home: Home) -> None:
+def test_a_session_whose_disk_limit_is_used_up_can_be_captured_and_stopped(home: Home) -> None:
     begin(home, "used-up", "--disk", "32M")
     assert numbers(home, "used-up", WRITES, "100", "/srv/data")[1] == EDQUOT
     home.must("checkpoint", "used", "-b", "used-up")
@@ -127,16 +126,16 @@ def test_a_session_whose_disk_is_used_up_is_kept_and_ended(home: Home) -> None:
 @pytest.mark.requires("criu", "controller-cpu")
 def test_processor_time_is_limited(home: Home, branch: str) -> None:
     used = float(inside(home, branch, SPINS))
-    assert used <= 2 * 0.5 * 1.25  # a period of the quota at either end
+    assert used <= 2 * 0.5 * 1.25  # 1.25: one more quota period at either end
     assert quota_of(home, branch) == 50_000
     assert quota_of(home, "large") is None
 
 
 def quota_of(home: Home, branch: str) -> int | None:
-    """Microseconds of processor time that the session has in each tenth of a second."""
+    """Return the microseconds of processor time that the session may use in each 100 ms; None: no limit."""
     root = cgroups.find_hierarchies().legacy.get("cpu")
     groups = list(Path(root or cgroups.find_hierarchies().unified).glob(f"**/{facts(home, branch)['id']}"))
-    if root and not groups:  # nothing was asked for
+    if root and not groups:  # version 1 has a group only for requested limits
         return None
     (group,) = groups
     text = (group / ("cpu.cfs_quota_us" if root else "cpu.max")).read_text().split()[0]
@@ -145,7 +144,7 @@ def quota_of(home: Home, branch: str) -> int | None:
 
 @pytest.mark.parametrize("branch", WAYS)
 @pytest.mark.requires("criu")
-def test_terminals_are_refused_at_the_limit_and_are_there_for_others(home: Home, branch: str) -> None:
+def test_terminals_are_refused_at_the_limit_and_available_to_others(home: Home, branch: str) -> None:
     program = f"{TERMINALS}\nsys.stdout.flush()\nimport signal\nsignal.pause()"
     with home.background("run", "-b", branch, "--", "python3", "-c", program, "300") as holder:
         assert holder.stdout is not None
@@ -158,7 +157,7 @@ def test_terminals_are_refused_at_the_limit_and_are_there_for_others(home: Home,
 
 @pytest.mark.parametrize("branch", WAYS)
 @pytest.mark.requires("criu")
-def test_shared_memory_takes_half_of_the_memory(home: Home, branch: str) -> None:
+def test_shared_memory_is_limited_to_half_of_the_memory(home: Home, branch: str) -> None:
     count, failed = numbers(home, branch, WRITES, "100", "/dev/shm/data")
     assert (count, failed) == (32, ENOSPC)
     assert numbers(home, "large", WRITES, "100", "/dev/shm/data") == (100, 0)
@@ -182,11 +181,11 @@ def test_memory_is_refused_at_the_limit(home: Home, branch: str) -> None:
 
 @pytest.mark.soak(part="timing")
 @pytest.mark.requires("controller-pids")
-def test_beside_a_fork_bomb_another_session_answers_and_the_bomb_can_be_stopped(home: Home) -> None:
+def test_during_a_fork_bomb_another_session_answers_and_the_bomb_can_be_stopped(home: Home) -> None:
     begin(home, "bomb", "--pids", "1000")
     home.must("run", "-b", "bomb", "--", "sh", "-c", "nohup bash -c 'b() { b | b & }; b; wait' >/dev/null 2>&1 &")
     group = group_of(home, "bomb")
-    wait_until(lambda: len(cgroups.members(group)) > 900, "the bomb has gone off", PATIENCE_S)
+    wait_until(lambda: len(cgroups.members(group)) > 900, "the bomb has made its processes", PATIENCE_S)
     taken_s = []
     for _again in range(5):
         begun = time.monotonic()
@@ -197,7 +196,7 @@ def test_beside_a_fork_bomb_another_session_answers_and_the_bomb_can_be_stopped(
     assert not Path(group).exists()
 
 
-def test_a_branch_keeps_its_limits_and_may_get_others(home: Home) -> None:
+def test_a_branch_keeps_its_limits_until_others_are_given(home: Home) -> None:
     asked = ("--pids", "100", "--cpus", "1.5", "--memory", "512M")
     limits = {"memory_bytes": 512 * MIB, "cpus": 1.5, "pids": 100, "disk_bytes": None}
     assert begin(home, "kept", *asked)["limits"] == limits
@@ -241,7 +240,7 @@ def test_limits_out_of_range_are_refused(home: Home) -> None:
 
 
 def test_limits_that_cannot_be_enforced_are_reported(home: Home) -> None:
-    """By all three: `shell`, the facts, `doctor`. A limit that is held is not told."""
+    """`shell`, the facts and `doctor` report exactly the limits that are not enforced."""
     usual = begin(home, "told")["unlimited"]
     home.must("stop", "told", "--discard")
     done = home.must("shell", "told", "-d", "--user", "root", "--memory", "512M", "--pids", "100")
@@ -268,9 +267,9 @@ def test_resource_limits_do_not_depend_on_who_started_the_daemon() -> None:
         counted_by_user = any(line.startswith("pids") for line in facts(home, "main")["unlimited"])
         usual = RESOURCE_LIMITS | ({resource.RLIMIT_NPROC: (USUAL_PIDS, USUAL_PIDS)} if counted_by_user else {})
         most = {int(kind): hard for kind, hard in own_hard_limits().items()}
-        if most[resource.RLIMIT_NOFILE] != -1:  # what starts the sessions can have more files open than they
+        if most[resource.RLIMIT_NOFILE] != -1:  # the launcher keeps a quarter for itself
             most[resource.RLIMIT_NOFILE] = most[resource.RLIMIT_NOFILE] * 3 // 4
-        if (signals := resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]) != -1:  # the launcher keeps half
+        if (signals := resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]) != -1:  # the launcher keeps half for itself
             most[resource.RLIMIT_SIGPENDING] = least(most[resource.RLIMIT_SIGPENDING], signals // 2)
         for verb in ("exec", "run"):
             command = ["python3", "-c", text]
@@ -278,7 +277,9 @@ def test_resource_limits_do_not_depend_on_who_started_the_daemon() -> None:
             found = {int(kind): tuple(values) for kind, values in json.loads(done.stdout).items()}
             wanted = {int(kind): tuple(least(one, most[int(kind)]) for one in both) for kind, both in usual.items()}
             assert found == wanted
-            assert found[resource.RLIMIT_CORE][0] == 1  # core(5), fs/coredump.c: keeps the machine's handler off, too
+            assert (
+                found[resource.RLIMIT_CORE][0] == 1
+            )  # core(5), fs/coredump.c: with 1, the host's core handler is not started either
 
 
 QUEUES = """
@@ -301,8 +302,8 @@ call.mq_unlink(name)
 
 
 @pytest.mark.soak(part="floods")
-def test_sessions_leave_root_some_message_queues() -> None:
-    """Where the kernel counts them for root too, all sessions together have half of what root may have."""
+def test_sessions_leave_message_queues_to_the_host() -> None:
+    """If the kernel also limits the queues of root, all sessions together may have half of that limit."""
     alone = subprocess.run([sys.executable, "-c", ONE_QUEUE], capture_output=True, text=True, check=True)
     assert alone.stdout == "True\n"
     with open_home("queues") as home:
@@ -316,7 +317,7 @@ def test_sessions_leave_root_some_message_queues() -> None:
 
 
 def own_hard_limits() -> dict[int, int]:
-    """What this process may raise its limits to, without CAP_SYS_RESOURCE."""
+    """Return the highest values to which this process may raise its limits; -1: any value."""
     can_raise = int(Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0], 16) >> 24 & 1
     return {kind: -1 if can_raise else resource.getrlimit(kind)[1] for kind in RESOURCE_LIMITS}
 
@@ -327,24 +328,22 @@ def least(value: int, most: int) -> int:
 
 @pytest.mark.requires("userns")
 def test_a_session_with_frozen_cgroups_of_its_own_can_be_stopped() -> None:
-    """Behind the filter of system calls none is made."""
+    """The session has no seccomp filter: with one, it could not make cgroups."""
     with open_home("nested", host_ids=True, seccomp=False) as home:
         begin(home, "main")
         group = group_of(home, "main")
         command = shlex.join(["unshare", "-UrCm", "python3", "-c", NESTING])
         assert home.must("exec", "--", command).stdout.split() == ["32", str(EAGAIN)]
         before = facts(home, "main")["processes"]
-        assert before >= 4  # those in the groups below are counted, too
+        assert before >= 4  # processes in the nested groups count, too
         home.must("stop", "main")
         assert not Path(group).exists()
         assert home.must("exec", "-b", begin(home, "main")["branch"], "--", "echo here").stdout == "here\n"
 
 
 @pytest.mark.requires("controller-pids")
-def test_all_sessions_together_have_no_more_processes_than_their_home(home: Home) -> None:
-    """A user of a session has a limit of its own where no controller counts the session, and a session has thousands
-    of users.
-    """
+def test_the_limit_of_processes_of_the_home_applies_to_all_sessions_together(home: Home) -> None:
+    """A limit per user id would not suffice, since a session has thousands of user ids."""
     begin(home, "many")
     hierarchies = cgroups.find_hierarchies()
     root = hierarchies.legacy.get("pids", hierarchies.unified)
@@ -355,7 +354,7 @@ def test_all_sessions_together_have_no_more_processes_than_their_home(home: Home
     bound.write_text(str(count + 40))
     try:
         found, failed = numbers(home, "many", FORKS, "100")
-        assert (found < 60, failed) == (True, EAGAIN)  # a task of the launcher may have been counted, and ended
+        assert (found < 60, failed) == (True, EAGAIN)  # a process of the launcher may have ended
     finally:
         bound.write_text(usual)
     assert numbers(home, "many", FORKS, "100") == (100, 0)

@@ -16,12 +16,12 @@ from waypoint.store.names import Names
 pytestmark = [pytest.mark.soak(part="timing"), pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
 COUNT = 1000
-QUICK_S = 3.0  # of a thousand branches
+QUICK_S = 3.0  # for a thousand branches
 
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    """Branches b0, b1, ... each one capture ahead of the one before, and the live main."""
+    """A home with branches b0, b1, ..., each one capture longer than the last, and the live session main."""
     with open_home("many") as fresh:
         client = Client(fresh.path)
         client.start("b0").stop()
@@ -59,7 +59,7 @@ def test_a_thousand_branches_are_listed_quickly(home: Home) -> None:
                 assert len(text.splitlines()) >= count
 
 
-def test_among_a_thousand_branches_sessions_come_and_go_quickly(home: Home) -> None:
+def test_among_a_thousand_branches_sessions_start_fork_and_stop_quickly(home: Home) -> None:
     client = Client(home.path)
     begun = time.monotonic()
     client.start(f"b{COUNT // 2}")

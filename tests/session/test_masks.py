@@ -1,4 +1,4 @@
-"""What a session sees nothing of in /proc and /sys, or cannot write to there: Docker's list."""
+"""Paths in /proc and /sys that are empty or read-only in a session: the list is that of Docker."""
 
 import contextlib
 import glob
@@ -75,7 +75,7 @@ def test_masked_paths_are_empty_and_kernel_settings_are_read_only(place: Home) -
 
 
 def test_the_masked_paths_have_content_on_the_host(place: Home) -> None:
-    """The negative control: on the machine, the same paths have content."""
+    """This shows that an empty path in a session is due to its mask."""
     for path in present(MASKED):
         if Path(path).is_dir():
             assert path in ("/proc/acpi", "/proc/scsi") or any(Path(path).iterdir())
@@ -85,7 +85,7 @@ def test_the_masked_paths_have_content_on_the_host(place: Home) -> None:
 
 
 @pytest.mark.parametrize("change", ["missing", "another file", "writable", "whole"])
-def test_a_session_without_all_its_masks_does_not_run(change: str) -> None:
+def test_a_session_without_all_its_masks_is_not_started(change: str) -> None:
     number = itertools.count(1)
 
     def record(point: str, fstype: str, root: str, *options: str, device: int = 7) -> MountRecord:
@@ -113,7 +113,7 @@ def test_a_session_without_all_its_masks_does_not_run(change: str) -> None:
 
 @pytest.mark.soak(part="walls")
 def test_processes_are_not_restored_without_the_paths_masked_in_them() -> None:
-    """As after a restart without a kernel module; the capture is altered, as no module can be taken away here."""
+    """The path may be missing after a boot without a kernel module. The test adds a missing path to the capture."""
     with open_home("masks-gone") as home:
         home.must("shell", "main", "-d", "--user", "root")
         home.must("exec", "--", "echo kept >/srv/kept")

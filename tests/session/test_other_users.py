@@ -1,6 +1,6 @@
-"""Users whom root has let in get sessions as themselves, through every door; nobody gets root's rights by them.
+"""Users whom root has allowed to use a home get sessions as themselves. No verb gives them the rights of root.
 
-A home that trusts its user fully is the negative control: what is refused to the others works there.
+A home that trusts its user fully shows that the refused requests work there.
 """
 
 import os
@@ -27,12 +27,12 @@ from waypoint.linux.storage import mounts
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "public-checkout")]
 
-OF_WAYPOINT = 125  # what exec and run exit with where waypoint itself refuses
+OF_WAYPOINT = 125  # the exit code of exec and run if Waypoint itself refuses
 
 
 @pytest.fixture(scope="module")
 def shared(let_in: Home) -> Home:
-    """`roots` is a session of root's, `roots-cp` a checkpoint of that."""
+    """A home with `roots`, a session of root, and its checkpoints `roots-cp` and `roots-files`."""
     let_in.must("shell", "roots", "-d", "--user", "root")
     let_in.must("exec", "-b", "roots", "--", "umask 077; echo secret >/srv/secret")
     let_in.must("checkpoint", "roots-cp", "-b", "roots")
@@ -55,7 +55,7 @@ def test_a_user_gets_a_session_as_themselves(shared: Home, person: Person) -> No
     stop(shared, "mine")
 
 
-def test_all_sessions_of_a_user_are_those_that_the_user_may_stop(shared: Home, own: str, person: Person) -> None:
+def test_stop_all_stops_only_the_sessions_of_the_user(shared: Home, own: str, person: Person) -> None:
     before = {one["branch"] for one in shared.must("ps", "--json").json()}
     succeeds(person.can(shared, "shell", "also", "-d"))
     done = person.can(shared, "stop", "--all")
@@ -101,7 +101,7 @@ def test_a_refused_undo_reveals_nothing_of_the_operation(shared: Home, person: P
     stop(shared, "roots-2")
 
 
-ROOTS_DOORS = {
+ON_ROOTS_SESSION = {
     "shell": ("shell", "roots", "-d", "--user", "root"),
     "shell from": ("shell", "new", "-d", "--from", "roots-cp", "--user", "root"),
     "shell from, as oneself": ("shell", "new", "-d", "--from", "roots-files", "--user", "{person}"),
@@ -128,7 +128,7 @@ ROOTS_DOORS = {
 
 @pytest.fixture(scope="module")
 def own(shared: Home, person: Person) -> str:
-    """A session of the person's; `own-cp` is a checkpoint of it."""
+    """The session `own` of the person; `own-cp` is a checkpoint of it. `roots-ended` is an ended session of root."""
     succeeds(person.can(shared, "shell", "own", "-d"))
     succeeds(person.can(shared, "checkpoint", "own-cp", "-b", "own"))
     shared.must("shell", "roots-ended", "-d", "--user", "root")
@@ -136,10 +136,12 @@ def own(shared: Home, person: Person) -> str:
     return "own"
 
 
-def test_what_is_roots_is_refused_to_a_user_by_every_verb(shared: Home, own: str, person: Person) -> None:
+def test_every_verb_on_a_session_or_capture_of_root_is_refused_to_a_user(
+    shared: Home, own: str, person: Person
+) -> None:
     before = shared.must("branch", "--json").stdout
     with collecting() as row:
-        for verb, words in ROOTS_DOORS.items():
+        for verb, words in ON_ROOTS_SESSION.items():
             with row(verb):
                 refused(
                     person.can(shared, *(word.replace("{person}", person.name) for word in words)),
@@ -167,7 +169,7 @@ def test_a_fully_trusted_user_may_do_all_of_that(trusting: Home, person: Person)
 
 
 def as_person(person: Person, program: str) -> str:
-    """What a Python program of the person's prints, which speaks to the daemon itself."""
+    """Run a Python program as the person, and return its output."""
     words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"]
     done = subprocess.run(
         words, user=person.uid, group=person.gid, extra_groups=[], cwd="/", capture_output=True, text=True, check=False
@@ -177,7 +179,7 @@ def as_person(person: Person, program: str) -> str:
 
 @pytest.mark.parametrize("field", ["user", "default_user"])
 def test_a_client_cannot_claim_to_be_another_user(shared: Home, person: Person, field: str) -> None:
-    """What the command line says for who calls it by sudo, any other client can say, too."""
+    """The command line sends these fields for a caller of sudo, but any client could send them."""
     body = {"branch": "by-hand", field: "root"}
     ask = f"from waypoint.client.link import ask; print(ask({str(shared.path)!r}, 'POST', '/v1/sessions', {body!r}))"
     said = as_person(person, ask)
@@ -193,7 +195,7 @@ def test_a_client_cannot_claim_to_be_another_user(shared: Home, person: Person, 
 
 
 @pytest.mark.soak(part="walls")
-def test_trust_is_taken_back(trusting: Home, person: Person) -> None:
+def test_trust_can_be_revoked_and_given_again(trusting: Home, person: Person) -> None:
     words = ("shell", "taken", "-d", "--user", "root")
     assert "trusted fully" in trusting.must("setup", "--check").stderr
     trusting.must("setup", "--user", person.name)
@@ -210,9 +212,7 @@ def test_trust_is_taken_back(trusting: Home, person: Person) -> None:
 
 
 @pytest.mark.soak(part="walls")
-def test_taking_trust_back_reports_sessions_that_keep_their_rights(
-    trusting: Home, person: Person, tmp_path: Path
-) -> None:
+def test_revoking_trust_reports_sessions_that_keep_their_rights(trusting: Home, person: Person, tmp_path: Path) -> None:
     succeeds(person.can(trusting, "shell", "kept", "-d", "--user", "root", "--bind", f"{tmp_path}:/mnt"))
     said = f"sessions that user {person.name} began while trusted fully keep their rights and binds: "
     done = trusting.must("setup", "--user", person.name)
@@ -247,7 +247,7 @@ MORE = {
 }
 
 
-def test_from_within_no_session_begins_with_more_rights_than_this_one(shared: Home, person: Person) -> None:
+def test_a_session_cannot_start_a_session_with_more_rights(shared: Home, person: Person) -> None:
     with collecting() as row:
         for what, (before, after, said) in MORE.items():
             with row(what):
@@ -265,8 +265,10 @@ def test_from_within_no_session_begins_with_more_rights_than_this_one(shared: Ho
                 stop(shared, wide, narrow)
 
 
-def test_a_base_that_a_user_may_not_have_is_refused_unread(shared: Home, person: Person, tmp_path: Path) -> None:
-    """Root would wait for the kernel's messages as long as there are none, and everybody for root."""
+def test_a_base_that_a_user_may_not_use_is_refused_before_its_files_are_read(
+    shared: Home, person: Person, tmp_path: Path
+) -> None:
+    """A read of /proc/kmsg blocks until there is a kernel message, and would block the daemon."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").symlink_to("/proc/kmsg")
     tmp_path.chmod(0o755)
@@ -276,7 +278,7 @@ def test_a_base_that_a_user_may_not_have_is_refused_unread(shared: Home, person:
     assert shared.must("ps", "--json").json()
 
 
-def test_a_mount_below_another_home_is_in_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_in_another_home_gets_no_overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, beside = tmp_path / "home", tmp_path / "beside"
     for folder in (home, beside):
         folder.mkdir()
@@ -292,8 +294,8 @@ def test_a_mount_below_another_home_is_in_no_session(tmp_path: Path, monkeypatch
 
 
 def test_all_homes_are_hidden_in_every_session(shared: Home, trusting: Home) -> None:
-    """Not only the session's own, and also in copies; a root of the session writes over them in the session alone."""
-    assert (trusting.path / "names.db").exists()  # the negative control: it can be seen on the machine
+    """Other homes are hidden, too, also in copies. Files that a session writes there exist in the session only."""
+    assert (trusting.path / "names.db").exists()  # it exists on the host
     shared.must("shell", "sees", "-d", "--user", "root")
     shared.must("fork", "sees", "sees-2")
     shared.must("checkpoint", "sees-cp", "-b", "sees")
@@ -335,7 +337,7 @@ def test_the_network_of_the_machine_is_reported_at_every_start(shared: Home, per
     stop(shared, "net", "net-2", "net-3")
 
 
-def test_an_abstract_socket_of_the_machine_is_reached_on_its_network_alone(shared: Home, person: Person) -> None:
+def test_an_abstract_socket_of_the_machine_is_reachable_only_on_its_network(shared: Home, person: Person) -> None:
     name = f"waypoint-test-{os.getpid()}"
     reach = f"import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + {name!r})"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -348,8 +350,10 @@ def test_an_abstract_socket_of_the_machine_is_reached_on_its_network_alone(share
             stop(shared, "abstract")
 
 
-def test_a_terminal_does_not_go_on_in_another_users_session(shared: Home, trusting: Home, person: Person) -> None:
-    """Who is attached when root brings back a session of root's on the branch is not attached to that."""
+def test_an_attached_user_is_detached_when_a_session_of_root_replaces_theirs(
+    shared: Home, trusting: Home, person: Person
+) -> None:
+    """Root restores a session of root on a branch to which another user is attached."""
     for home in (shared, trusting):
         home.must("shell", "shown", "-d", "--user", person.name)
         command, *words = home.argv("attach", "shown")

@@ -29,7 +29,7 @@ TO_ROOTS_BRANCH = {
 
 @pytest.fixture(scope="module")
 def shared(let_in: Home, person: Person) -> Home:
-    """`own` is a session of the person's, `roots-cp` a checkpoint of root's."""
+    """A home with `own`, a session of the person, and `roots-cp`, a checkpoint of root."""
     let_in.must("shell", "roots", "-d", "--user", "root")
     let_in.must("checkpoint", "roots-cp", "-b", "roots")
     succeeds(person.can(let_in, "shell", "own", "-d"))
@@ -37,7 +37,7 @@ def shared(let_in: Home, person: Person) -> Home:
 
 
 def test_captures_and_branches_of_root_are_refused_with_their_owner(shared: Home, person: Person) -> None:
-    """Also a live branch on which nothing was captured yet."""
+    """The branch `bare` has a live session and no capture yet."""
     shared.must("shell", "bare", "-d", "--user", "root")
     capture = shared.must("show", "roots-cp", "--json").json()["capture"]
     with collecting() as row:
@@ -53,7 +53,7 @@ def test_captures_and_branches_of_root_are_refused_with_their_owner(shared: Home
                 assert "use what is yours, or another name; or have root do it\n" in done.stderr
 
 
-def test_undo_of_a_user_takes_back_nothing_that_root_did(shared: Home, person: Person) -> None:
+def test_undo_of_a_user_takes_back_no_operation_of_root(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "shell", "both", "-d"))
     succeeds(person.can(shared, "checkpoint", "both-users", "-b", "both"))
     shared.must("checkpoint", "both-roots", "-b", "both")

@@ -1,8 +1,9 @@
-"""Each part killed, and each pair of parts, while a session stands still for a checkpoint: how long that is felt.
+"""Each process of Waypoint, and each pair of them, is killed while a session is frozen for a checkpoint. The tests
+measure how long the daemon does not answer or the session does not run.
 
-WAYPOINT_TEST_OUTAGES: the distances of a pair's two kills, in milliseconds, for which every ordered pair is killed.
-Without it, that is a distance that hits a daemon's successor at its start.
-WAYPOINT_TEST_OUTAGES_FILE: a file to which the figures are written.
+WAYPOINT_TEST_OUTAGES: times between the two kills of a pair, in milliseconds; each ordered pair is killed with each.
+The default hits the daemon that replaces a killed one while it starts.
+WAYPOINT_TEST_OUTAGES_FILE: a file to which the measured times are written.
 """
 
 import contextlib
@@ -38,10 +39,10 @@ pytestmark = [
 BUDGET_S = 0.5
 ASYNCIO_S = 0.1
 """A Python that imports asyncio starts and ends in this time, unless other work keeps the processors busy."""
-DEADLINE_S = 10.0  # then it hangs; what is measured is BUDGET_S
+DEADLINE_S = 10.0  # the longest wait for something that hangs; BUDGET_S is the tested limit
 DISTANCES = [int(word) for word in os.environ.get("WAYPOINT_TEST_OUTAGES", "60").split()]
 YOUNG_MS = (60, 250)
-"""A daemon of this age is about to open its home; one of that age serves it, and counts as one that has died early."""
+"""Ages of a daemon: at the first it opens its home; at the second it serves, but still counts as having died early."""
 
 
 def cases() -> list[tuple[tuple[str, ...], int]]:
@@ -61,13 +62,13 @@ def session(home: Home) -> Session:
     live = Client(home.path).start("main")
     live.run("sh", "-c", "cat > /srv/counter", stdin=outage.COUNTER.encode())
     live.exec("kept=yes; python3 /srv/counter &")
-    wait_until(lambda: live.run("cat", outage.COUNT).stdout != b"", "it counts")
+    wait_until(lambda: live.run("cat", outage.COUNT).stdout != b"", "the program counts")
     return live
 
 
 @contextlib.contextmanager
-def standing_still(home: Home, pauses: Pauses) -> Iterator[subprocess.Popen[bytes]]:
-    """The command of a checkpoint whose session is frozen and whose CRIU waits. It goes on at the end of the `with`."""
+def frozen_for_checkpoint(home: Home, pauses: Pauses) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield the command of a checkpoint that stops while its session is frozen, and continues after the block."""
     argv = home.argv("checkpoint", "still", "--force", "--tier", "live")
     with (
         pauses.armed(Step.DUMPED) as armed,
@@ -81,8 +82,8 @@ def standing_still(home: Home, pauses: Pauses) -> Iterator[subprocess.Popen[byte
 
 
 def rest(home: Home) -> None:
-    """Let daemon and supervisor grow older than one that counts as having died early: Waypoint waits before it starts
-    another one after the second such death in a row (waypoint/daemon/siblings.py).
+    """Wait until the daemon and the supervisor are so old that their deaths do not count as early: after two early
+    deaths in a row, Waypoint waits before the next start (waypoint/daemon/siblings.py).
     """
     started = [procfs.stat(pid).start_ticks for part in ("daemon", "supervisor") for pid in victims.pids(home, part)]
     ticks_s = os.sysconf("SC_CLK_TCK")
@@ -91,12 +92,14 @@ def rest(home: Home) -> None:
 
 
 def kill(home: Home, pauses: Pauses, parts: tuple[str, ...], distance_ms: int) -> tuple[float, float]:
-    """Kill the parts while a session stands still, each so long after the one before; of a part that has ended
-    meanwhile, its successor. Returns the moments of the first kill and the last one.
+    """Kill the parts while a session is frozen, `distance_ms` after each other; if a part was replaced meanwhile, kill
+    the new process. Return the times of the first and the last kill.
     """
     moments: list[float] = []
-    with standing_still(home, pauses) as command:
-        found = {part: victims.pids(home, part) for part in parts if part != "client"}  # looking takes some time
+    with frozen_for_checkpoint(home, pauses) as command:
+        found = {
+            part: victims.pids(home, part) for part in parts if part != "client"
+        }  # before the first kill, since the search takes some time
         found["client"] = [command.pid]
         for part in parts:
             time.sleep(distance_ms / 1000 if moments else 0)
@@ -107,21 +110,21 @@ def kill(home: Home, pauses: Pauses, parts: tuple[str, ...], distance_ms: int) -
 
 
 def budget_s() -> float:
-    """BUDGET_S, or as many times longer as a Python of now takes longer: a busy machine is slow for everybody."""
+    """Return BUDGET_S, multiplied by the slowness of the machine: how much longer than ASYNCIO_S a Python takes now."""
     begin = time.monotonic()
     subprocess.run([sys.executable, "-I", "-S", "-c", "import asyncio"], check=True)
     return BUDGET_S * max(1.0, (time.monotonic() - begin) / ASYNCIO_S)
 
 
 def note(parts: tuple[str, ...], distance_ms: int, away_s: float) -> None:
-    """Write what was measured to the file of WAYPOINT_TEST_OUTAGES_FILE."""
+    """Append a measured time to the file of WAYPOINT_TEST_OUTAGES_FILE."""
     if path := os.environ.get("WAYPOINT_TEST_OUTAGES_FILE"):
         with open(path, "a") as file:
             file.write(f"{'+'.join(parts)} {distance_ms} {1000 * away_s:.0f}\n")
 
 
 def check(home: Home, session: Session, pid: int) -> None:
-    """All parts run, once, the session is unharmed, and nothing is left over."""
+    """Check that one process of each part runs, the session is unharmed, and nothing is left over."""
 
     def all_run() -> bool:
         return [len(victims.pids(home, part)) for part in ("supervisor", "daemon", "launcher")] == [1, 1, 1]
@@ -130,12 +133,12 @@ def check(home: Home, session: Session, pid: int) -> None:
     assert session.run("true").exit == 0
     assert session.exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
     ledger.check(home)
-    wait_until(all_run, "each part runs once", budget_s())
+    wait_until(all_run, "one process of each part runs", budget_s())
     assert str(home.path) not in Path("/proc/self/mountinfo").read_text()
 
 
 @pytest.mark.parametrize(("parts", "distance_ms"), cases())
-def test_killed_processes_of_waypoint_are_replaced_at_once(
+def test_killed_processes_of_waypoint_are_replaced_quickly(
     home: Home, pauses: Pauses, session: Session, parts: tuple[str, ...], distance_ms: int
 ) -> None:
     facts = session.refresh()
@@ -154,7 +157,7 @@ def test_killed_processes_of_waypoint_are_replaced_at_once(
 
 @pytest.mark.parametrize("age_ms", YOUNG_MS)
 def test_young_daemons_killed_in_a_row_are_replaced(home: Home, session: Session, age_ms: int) -> None:
-    """The second that dies early is replaced at once, too; before the third is, Waypoint waits FIRST_DELAY_S."""
+    """Waypoint replaces the first two at once, and the third after FIRST_DELAY_S."""
     facts = session.refresh()
     assert facts.id is not None
     assert facts.pid is not None
@@ -182,7 +185,7 @@ def test_a_criu_that_hangs_is_killed_by_the_next_daemon(home: Home, pauses: Paus
     rest(home)
     budget = budget_s()
     with outage.Probe(home, facts.id, facts.pid) as probe:
-        with standing_still(home, pauses):
+        with frozen_for_checkpoint(home, pauses):
             (criu,) = ledger.dumping_pids(home)
             os.kill(criu, signal.SIGSTOP)
             victims.end(Client(home.path).status().pid)
@@ -198,12 +201,12 @@ def test_a_frozen_session_without_a_daemon_is_thawed_for_the_next_client(
     facts = session.refresh()
     assert facts.id is not None
     assert facts.pid is not None
-    with standing_still(home, pauses) as command:
+    with frozen_for_checkpoint(home, pauses) as command:
         found = [command.pid, *victims.pids(home, "supervisor"), *victims.pids(home, "daemon")]
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, or one would start the other
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that no process can start another
             for pid in found:
                 os.kill(pid, number)
-        wait_until(lambda: not any(map(runs, found)), "they have ended")
+        wait_until(lambda: not any(map(runs, found)), "the processes have ended")
     group = ledger.group_of(home) / facts.id
     assert "frozen 1" in (group / "cgroup.events").read_text()
     assert session.run("true").exit == 0
@@ -213,7 +216,7 @@ def test_a_frozen_session_without_a_daemon_is_thawed_for_the_next_client(
 
 def test_a_killed_launcher_is_replaced_before_it_is_needed(home: Home, session: Session) -> None:
     session.run("true")
-    time.sleep(QUICK_DEATH_S)  # one that dies younger is left to the next request
+    time.sleep(QUICK_DEATH_S)  # a younger launcher is replaced only at the next request
     (first,) = victims.pids(home, "launcher")
     victims.end(first)
     wait_until(lambda: victims.pids(home, "launcher") not in ([], [first]), "the next launcher runs", budget_s())

@@ -1,7 +1,7 @@
-"""A session's root puts links where mounts and folders were; nobody outside follows them.
+"""A session's root replaces mounts and folders by links; no process outside of the session follows them.
 
-Each of these ways has led out of a session once. Nothing harmful is done there: a file is opened, or written back as it
-is. Where the session has ids of its own, that is another wall behind these; so all is tried with the host's ids, too.
+The tests do nothing harmful: they only open a file, or write it back unchanged. A session with mapped ids would be
+protected by these ids, too, so the tests also run with the host's ids.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 
 NUMBERS = itertools.count(1)
 SECRET = "of the host"
-# `net` is a link in a proc, so the path means another folder as soon as one is mounted at `q`.
+# In a proc file system `net` is a link, so the path leads elsewhere as soon as a proc is mounted at `q`.
 CHANGING_PATH = "os.makedirs('q/net'); os.symlink('q/net/..', place)"
 AS_IN_PROC = "os.makedirs('q'); os.symlink('/q', place)"
 
 
 @pytest.fixture(scope="module")
 def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A second mount of the machine's, which sessions see, and write to in theirs."""
+    """A second mount of the host. Each session has an overlay of it."""
     place = tmp_path_factory.mktemp("paths") / "second"
     place.mkdir()
     with mounted(place, "-t", "tmpfs", "none"):
@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest, second: Path) -> Iterator[Home]:
 
 @contextlib.contextmanager
 def begun(home: Home, *options: str) -> Iterator[str]:
-    """A live session of root on a branch of its own, which may leave its mounts behind: the branch's name."""
+    """Start a session of root on a new branch that may make mount namespaces, and yield the branch's name."""
     branch = f"b{next(NUMBERS)}"
     home.must("shell", branch, "-d", "--user", "root", "--allow", "userns", *options)
     try:
@@ -57,7 +57,7 @@ def begun(home: Home, *options: str) -> Iterator[str]:
 
 
 def run(home: Home, branch: str, program: str) -> None:
-    """Run the Python `program` in the session; its shell, which may not get on without /dev, has no part in it."""
+    """Run the Python `program` in the session without its shell, which may hang without /dev."""
     home.must("run", "-b", branch, "--", "sh", "-c", as_command(program))
 
 
@@ -66,7 +66,7 @@ def link_to(target: Path) -> str:
 
 
 def refused(done: Completed, place: str) -> str:
-    """The capture or branch whose files the message tells to bring into another session."""
+    """Check the error, and return the capture or branch whose files it advises to restore into another session."""
     assert done.code == 4, done
     assert f"cannot mount what a session needs at {place}: " in done.stderr
     step = r"have its files in another session: waypoint shell NEW -d; waypoint restore (\S+) -b NEW --only files"
@@ -76,20 +76,19 @@ def refused(done: Completed, place: str) -> str:
 
 
 @pytest.mark.parametrize("made", [CHANGING_PATH, AS_IN_PROC, "pass"], ids=["changing", "link", "missing"])
-def test_no_session_begins_without_a_masked_proc(place: Home, made: str) -> None:
+def test_a_session_is_not_started_if_its_proc_was_replaced(place: Home, made: str) -> None:
     with begun(place) as branch:
         run(place, branch, replaced("proc", by=made))
         inside(place, branch, "echo kept >/srv/kept")
         place.must("stop", branch)
         name = refused(place.cli("shell", branch, "-d"), "/proc")
-        with begun(place) as other:  # what the message tells to do
+        with begun(place) as other:  # follows the advice
             place.must("restore", name, "-b", other, "--only", "files")
             assert inside(place, other, "cat /srv/kept; test -e /proc/1/stat && echo there") == "kept\nthere\n"
 
 
 @pytest.mark.parametrize("made", [CHANGING_PATH, AS_IN_PROC], ids=["changing", "link"])
-def test_no_copy_has_a_proc_elsewhere(place: Home, made: str) -> None:
-    """Neither a fork nor a restore in place."""
+def test_forks_and_restores_are_refused_if_proc_was_replaced(place: Home, made: str) -> None:
     with begun(place) as branch:
         run(place, branch, replaced("proc", by=made))
         assert place.cli("fork", branch, f"{branch}-2").code != 0
@@ -99,8 +98,7 @@ def test_no_copy_has_a_proc_elsewhere(place: Home, made: str) -> None:
         assert [(one["branch"], one["id"]) for one in place.must("ps", "--json").json()] == [(branch, before)]
 
 
-def test_a_link_in_place_of_a_local_mount_is_not_mounted_on_in_copies(place: Home, second: Path) -> None:
-    """Neither in a fork nor in a restore in place, of processes that lie behind all that."""
+def test_forks_and_restores_do_not_mount_on_a_link_in_place_of_a_mount(place: Home, second: Path) -> None:
     with begun(place) as branch:
         run(place, branch, replaced(str(second).lstrip("/"), by=link_to(place.runtime / "kit")))
         before = facts(place, branch)["id"]
@@ -108,12 +106,12 @@ def test_a_link_in_place_of_a_local_mount_is_not_mounted_on_in_copies(place: Hom
         place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "live")
         refused(place.cli("restore", f"{branch}-cp", "-b", branch), str(second))
         assert [(one["branch"], one["id"]) for one in place.must("ps", "--json").json()] == [(branch, before)]
-    with begun(place) as other:  # whose devices come from the kit
+    with begun(place) as other:  # its devices come from `kit`, so nothing was mounted over it
         assert inside(place, other, "stat -f -c %T /dev; test ! -e /dev/kmsg && echo none") == "tmpfs\nnone\n"
 
 
-def test_devices_come_from_nowhere_else(place: Home, second: Path) -> None:
-    """A mount that followed the link would cover the kit, from which the session gets /dev."""
+def test_a_link_cannot_change_where_devices_come_from(place: Home, second: Path) -> None:
+    """A mount that followed the link would hide the folder `kit`, from which each session gets its /dev."""
     with begun(place) as branch:
         names = "dev dev-0 dev-$(awk 'NR == 1 {print $2}' /proc/self/uid_map)"
         skeletons = "$(grep -o 'skeleton-[0-9a-f]*' /proc/self/mountinfo | sort -u)"
@@ -128,14 +126,14 @@ def test_devices_come_from_nowhere_else(place: Home, second: Path) -> None:
         assert inside(place, branch, "stat -f -c %T /dev; test ! -e /dev/kmsg && echo none") == "tmpfs\nnone\n"
 
 
-def test_no_fork_has_a_sys_elsewhere(place: Home, tmp_path: Path) -> None:
+def test_a_fork_is_refused_if_sys_was_replaced_by_a_link(place: Home, tmp_path: Path) -> None:
     with begun(place) as branch:
         run(place, branch, replaced("sys", by=link_to(tmp_path)))
         assert place.cli("fork", branch, f"{branch}-2").code != 0
         assert [one["branch"] for one in place.must("ps", "--json").json()] == [branch]
 
 
-def test_restored_files_stay_in_the_session(place: Home, second: Path, tmp_path: Path) -> None:
+def test_files_are_not_restored_through_a_link(place: Home, second: Path, tmp_path: Path) -> None:
     with begun(place) as branch:
         inside(place, branch, f"cp /usr/bin/true {second}/true; chmod 4755 {second}/true")
         run(place, branch, replaced(str(second).lstrip("/"), by=link_to(tmp_path)))
@@ -145,10 +143,10 @@ def test_restored_files_stay_in_the_session(place: Home, second: Path, tmp_path:
         assert list(tmp_path.iterdir()) == []
         assert done.code != 0
         assert "it is not where it was: openat2: Too many levels of symbolic links" in done.stderr
-        assert inside(place, branch, "cat /srv/later") == "later\n"  # nothing at all is changed
+        assert inside(place, branch, "cat /srv/later") == "later\n"  # the restore has changed nothing
 
 
-def test_shared_memory_is_copied_from_nowhere_else(place: Home, tmp_path: Path) -> None:
+def test_shared_memory_is_not_copied_through_a_link(place: Home, tmp_path: Path) -> None:
     (tmp_path / "shm").mkdir()
     (tmp_path / "shm/secret").write_text(SECRET)
     with begun(place) as branch:
@@ -159,7 +157,7 @@ def test_shared_memory_is_copied_from_nowhere_else(place: Home, tmp_path: Path) 
 
 
 def test_a_link_above_a_restored_file_is_not_followed(place: Home) -> None:
-    """No mount is needed for this: a relative link leads elsewhere from the daemon's own mount point."""
+    """This needs no replaced mount: from the daemon's mount point, a relative link leads to another folder."""
     secret = place.path / "secret"
     secret.write_text(SECRET)
     folder, up = "/usr/share/doc/bash", "/".join([".."] * 12)
@@ -177,7 +175,7 @@ def test_a_link_above_a_restored_file_is_not_followed(place: Home) -> None:
         secret.unlink()
 
 
-def test_a_bind_does_not_follow_what_a_session_has_put_there(place: Home, tmp_path: Path) -> None:
+def test_a_bind_does_not_follow_a_link_of_a_session(place: Home, tmp_path: Path) -> None:
     shared, outside = tmp_path / "shared", tmp_path / "outside"
     (shared / "below").mkdir(parents=True)
     outside.mkdir()
@@ -207,7 +205,7 @@ os.execv("/usr/bin/dash", ["/bin/sh", *sys.argv[1:]])
 
 
 def test_a_program_cannot_open_the_interpreter_of_the_daemon_as_its_own(place: Home) -> None:
-    ours = os.stat(Path(f"/proc/{_daemon(place)}/exe"))
+    ours = os.stat(f"/proc/{place.must('daemon', 'status', '--json').json()['pid']}/exe")
     with collecting() as row:
         for way in ("shell", "run", "restore", "a user's shell", "a user's run"):
             with row(way), begun(place) as branch:
@@ -228,12 +226,8 @@ def test_a_program_cannot_open_the_interpreter_of_the_daemon_as_its_own(place: H
                 assert "opened to be written" not in said
 
 
-def _daemon(home: Home) -> int:
-    return int(home.must("daemon", "status", "--json").json()["pid"])
-
-
-def test_processes_of_a_session_hold_nothing_of_the_outside(place: Home) -> None:
-    """Each open file, program and folder of each process lies on a mount of the session, or is a pipe."""
+def test_processes_of_a_session_have_no_file_of_the_host_open(place: Home) -> None:
+    """Each open file, program, current folder and root is on a mount of the session, or is a pipe."""
     with begun(place) as branch, place.background("run", "-b", branch, "--", "sleep", "1000"):
         inside(place, branch, "sleep 1000 &")
         place.must("fork", branch, f"{branch}-2")
@@ -250,7 +244,7 @@ def test_processes_of_a_session_hold_nothing_of_the_outside(place: Home) -> None
 
 def _tree(pid: int) -> Iterator[int]:
     yield pid
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
+    with contextlib.suppress(ProcessLookupError):  # the process has ended
         for child in procfs.children(pid):
             yield from _tree(child)
 
@@ -261,7 +255,7 @@ def _expect_held(process: Path, table: set[int]) -> None:
             if link.readlink().as_posix().startswith("pipe:"):
                 continue
             fd = os.open(link, os.O_PATH)
-        except FileNotFoundError:  # closed, or ended, while we looked
+        except FileNotFoundError:  # the file was closed, or the process has ended
             continue
         try:
             fields = Path(f"/proc/self/fdinfo/{fd}").read_text().split()

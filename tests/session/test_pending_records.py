@@ -1,5 +1,5 @@
-"""The end of a session that cannot be put on record, because the disk is full: every verb says the same about it, and
-it is on record as soon as there is room.
+"""If the disk is full, the end of a session cannot be put on record. Until there is free space, all verbs report the
+pending end; then it is recorded.
 """
 
 import json
@@ -25,11 +25,11 @@ pytestmark = [
 ]
 
 SECONDS = 5.0
-"""Within which the end is on record when there is room: it is tried again every second."""
+"""The longest wait for the record when there is free space: the daemon tries again every second."""
 
 
 def begin(home: Home) -> Session:
-    """A session with a limit of the disk: its pool gives nothing back, so that nobody but the test makes room."""
+    """Start a session with a disk limit: then the pool does not shrink, so only the test frees disk space."""
     home.must("shell", "main", "-d", "--disk", "200M")
     session = Client(home.path).session("main")
     session.exec("echo before > /srv/kept; sleep 1000 &")
@@ -39,7 +39,7 @@ def begin(home: Home) -> Session:
 
 
 def stop(home: Home, *options: str) -> None:
-    """Stop the session while nothing can be put on record."""
+    """Stop the session while the disk is full, and check the error."""
     done = home.cli("stop", "main", *options)
     assert (done.code, done.stdout) == (125, "")
     assert "cannot put on record that the session has ended on branch main: " in done.stderr
@@ -49,16 +49,16 @@ def stop(home: Home, *options: str) -> None:
 
 
 def leave(home: Home) -> None:
-    """Have the shell itself end."""
+    """End the session by an `exit` of its shell."""
     ended = os.pidfd_open(Client(home.path).session("main").refresh().pid or 0)
     assert home.cli("exec", "-b", "main", "--", "exit 3").code == 3
     assert pidfd.wait_ended(ended, SECONDS)
     os.close(ended)
-    wait_until(lambda: Client(home.path).sessions() == [], "the session is known to have ended", SECONDS)
+    wait_until(lambda: Client(home.path).sessions() == [], "the daemon has noticed the end of the session", SECONDS)
 
 
-def check_that_all_agree(home: Home) -> None:
-    """No verb takes the session for a live one, and none says that it may go on."""
+def check_end_is_pending(home: Home) -> None:
+    """Check that no verb takes the session for a live one, and that all refuse to continue it."""
     client = Client(home.path)
     assert client.sessions() == []
     assert [branch.live for branch in client.history.branches() if branch.name == "main"] == [False]
@@ -79,12 +79,14 @@ def is_on_record(home: Home, *reasons: str) -> bool:
 
 
 @pytest.mark.parametrize("end", [stop, leave])
-def test_an_end_on_a_full_disk_is_recorded_when_there_is_room(small_disk: Home, end: Callable[[Home], None]) -> None:
+def test_an_end_on_a_full_disk_is_recorded_when_there_is_free_space(
+    small_disk: Home, end: Callable[[Home], None]
+) -> None:
     session = begin(small_disk)
     fill(small_disk)
     end(small_disk)
-    check_that_all_agree(small_disk)
-    check_that_all_agree(small_disk)
+    check_end_is_pending(small_disk)
+    check_end_is_pending(small_disk)
     make_room(small_disk)
     wait_until(lambda: is_on_record(small_disk), "the end is on record", SECONDS)
     ledger.check(small_disk)
@@ -105,7 +107,7 @@ def test_a_discard_on_a_full_disk_is_completed_later(small_disk: Home) -> None:
     begin(small_disk)
     fill(small_disk)
     stop(small_disk, "--discard")
-    check_that_all_agree(small_disk)
+    check_end_is_pending(small_disk)
     make_room(small_disk)
     assert Client(small_disk.path).start("main").exec("cat /srv/kept").output == b"before\n"
     ledger.check(small_disk)
@@ -117,7 +119,7 @@ def test_the_next_daemon_records_a_pending_end(small_disk: Home) -> None:
     stop(small_disk)
     client = Client(small_disk.path)
     os.kill(client.status().pid, signal.SIGKILL)
-    check_that_all_agree(small_disk)
+    check_end_is_pending(small_disk)
     make_room(small_disk)
     wait_until(lambda: is_on_record(small_disk, "crashed"), "the end is on record", SECONDS)
     assert client.start("main").exec("cat /srv/kept").output == b"precious\n"

@@ -1,7 +1,7 @@
 """A program that writes in a session sees no full disk as long as the disk under the home has space.
 
-The pools are small, so that a second of writing is more than they have. With WAYPOINT_TEST_WRITE_GIB they have the
-usual size, and the steady writer writes as much.
+The pools are small, so that a program can fill them within a second. With WAYPOINT_TEST_WRITE_GIB they have the
+default size, and the steady writer writes that many GiB.
 """
 
 import os
@@ -22,13 +22,13 @@ pytestmark = [
 
 WRITE_GIB = int(os.environ.get("WAYPOINT_TEST_WRITE_GIB", "0"))
 FILL_MIB = 4096 if WRITE_GIB else 2 * SMALL_POOL["initial_bytes"] // MIB
-"""Twice as much as a new pool has."""
+"""Twice the size of a new pool."""
 BYTES_PER_S, PIECE = 1_500_000_000, 7_500_000
 
 
 @pytest.fixture
 def fresh() -> Iterator[Home]:
-    """A home whose pool has not grown yet."""
+    """A new home, whose pool has not grown yet."""
     with open_home("growth", within=make_temp_root() if WRITE_GIB else None) as home:
         yield home
 
@@ -38,12 +38,12 @@ def start(home: Home, branch: str = "main") -> Session:
 
 
 def write(session: Session, command: str, timeout_s: float = 120.0) -> None:
-    """Run a command that says nothing unless it fails."""
+    """Run a command, and check that it succeeds without output."""
     done = session.exec(command, timeout_s=timeout_s)
     assert (done.output, done.exit) == (b"", 0)
 
 
-def test_a_steady_writer_never_meets_a_full_disk(fresh: Home) -> None:
+def test_a_steady_writer_never_gets_a_full_disk(fresh: Home) -> None:
     mib = 1024 * WRITE_GIB or 2 * FILL_MIB
     write(start(fresh), f"dd if=/dev/zero of=data bs=1M count={mib} status=none", 10 + mib / 50)
 
@@ -58,7 +58,7 @@ def test_writers_of_several_sessions_have_space(fresh: Home) -> None:
 
 BURSTS = f"(sleep 2; for n in $(seq {FILL_MIB // 80 + 1}); do head -c 80M /dev/zero >>data || exit; sleep 0.3; done)"
 PROGRAMS = {
-    # Allocates without content, as no disk writes that fast here.
+    # Allocates space without writing: most disks are not that fast.
     "1.5 GB a second": f"""
 with open("data", "w") as file:
     size = 0
@@ -74,7 +74,7 @@ with open("data", "w+b") as file:
         for n in range({FILL_MIB}):
             place[n << 20 : (n + 1) << 20] = bytes(1 << 20)
 """,
-    # Metadata, of which btrfs can run out while there is space for data.
+    # Writes metadata: btrfs can run out of it while it has space for data.
     "small files": f"""
 os.mkdir("many")
 os.chdir("many")
@@ -97,7 +97,7 @@ def test_a_program_that_writes_after_a_rest_has_space(fresh: Home, kind: str) ->
 
 @pytest.mark.requires("criu")
 def test_a_restore_of_large_files_makes_the_pool_grow(fresh: Home) -> None:
-    """The daemon writes them itself, while the session stands still."""
+    """The daemon itself writes the files, while the session is frozen."""
     session = start(fresh)
     write(session, f"head -c {FILL_MIB}M /dev/zero >data && sync")
     session.checkpoint("large")

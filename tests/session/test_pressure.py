@@ -1,4 +1,4 @@
-"""Many clients at once, at random, on a few branches: then record and machine agree, and every session answers."""
+"""After random work of many clients on a few branches, the records match the machine, and every session answers."""
 
 import os
 import random
@@ -38,13 +38,13 @@ def pressed() -> Iterator[Home]:
 
 @pytest.fixture
 def user() -> Iterator[str]:
-    """With the usual startup files: a lock that others take would be held for ever in a capture of that moment."""
+    """A user whose startup files take no locks: in a capture of such a moment, a lock would be held forever."""
     with new_person("p", "/bin/bash") as person:
         yield person.name
 
 
 class Worker:
-    """One client, which does what a seed says. What it may meet is a conflict; anything else is an error."""
+    """A client that does random work, given by a seed. Its requests may be refused for a conflict, but not fail."""
 
     def __init__(self, home: Home, user: str, seed: int) -> None:
         self._user = user
@@ -77,7 +77,7 @@ class Worker:
         if branch not in {row.branch for row in self._client.sessions()}:
             self._client.start(branch, user=self._user, cwd="/tmp")
         done = self._client.session(branch).exec("n=$((n + 1)); echo $n >> ~/n; echo done", wait_prompt_s=PATIENCE_S)
-        # 125 of ours: the session was stopped, or replaced, meanwhile.
+        # 125 from Waypoint: the session was stopped or replaced meanwhile.
         assert (done.output, done.exit) == (b"done\n", 0) or (done.exit, done.by) == (125, "waypoint"), done
 
     def checkpoint(self, branch: str) -> None:
@@ -112,12 +112,12 @@ class Worker:
         history.operations()
 
 
-def test_record_and_machine_agree_after_random_work_of_many_clients(pressed: Home, user: str) -> None:
+def test_the_records_match_the_machine_after_random_work_of_many_clients(pressed: Home, user: str) -> None:
     workers = [Worker(pressed, user, SEED * CLIENTS + number) for number in range(CLIENTS)]
     end = time.monotonic() + SECONDS
 
     def is_over() -> bool:
-        """A slow machine gets more time, until each kind of work was done."""
+        """Return whether the time is over. A slow machine gets more time until each kind of work has succeeded."""
         is_all_done = set().union(*(set(worker.done) for worker in workers)) == KINDS
         return time.monotonic() > (end if is_all_done else end + 3 * SECONDS)
 

@@ -1,4 +1,4 @@
-"""The probe for the shell's prompt."""
+"""The check whether a shell is at its prompt recognises shells that have ended or were replaced."""
 
 import os
 
@@ -7,7 +7,7 @@ from waypoint.terminal.hooks import prompt
 from waypoint.terminal.hooks.prompt import Look, Shell
 
 KTHREADD = 2
-"""A process without memory, as a shell is that is being killed and is no zombie yet."""
+"""A process without memory, like a shell that is being killed and is not yet a zombie."""
 
 
 def test_a_shell_without_memory_has_ended() -> None:

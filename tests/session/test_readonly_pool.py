@@ -1,4 +1,4 @@
-"""A pool whose file system has become read-only: it can be read, writes are refused with a next step that works."""
+"""A pool whose file system has become read-only can be read. Writes are refused with advice that works."""
 
 import contextlib
 import fcntl
@@ -45,10 +45,10 @@ REFUSED = (
     ("run", "-b", "main", "--", "true"),
 )
 LOOP_SET_STATUS64, LOOP_GET_STATUS64 = 0x4C04, 0x4C05
-SIZE_LIMIT_AT = 32  # of a loop_info64
+SIZE_LIMIT_AT = 32  # the offset of lo_sizelimit in struct loop_info64
 SUPERBLOCK_AT = (64 << 10, 64 << 20)
 SUPERBLOCK_BYTES, SUM_BYTES = 4096, 32
-READ_ONLY_FEATURES_AT = 0xB4  # those without which a kernel can read the file system, and must not write to it
+READ_ONLY_FEATURES_AT = 0xB4  # compat_ro_flags: a kernel that lacks one of these features must not write
 UNKNOWN = 1 << 60
 
 
@@ -69,7 +69,7 @@ def remount(home: Home, how: str) -> None:
 
 
 def pool_of(home: Home) -> Path:
-    """The pool, as the daemon sees it."""
+    """Return the path of the pool in the daemon's mount namespace."""
     (daemon,) = victims.pids(home, "daemon")
     return Path(f"/proc/{daemon}/root{home.path}/pool")
 
@@ -84,7 +84,7 @@ def limit_device(path: str, size: int) -> None:
 
 
 def abort(home: Home) -> None:
-    """Make btrfs meet an error in a transaction, as with a disk that fails for a moment."""
+    """Make a transaction of btrfs fail, as if the disk failed for a moment. The file system becomes read-only."""
     pool = pool_of(home)
     subprocess.run(["sync", "-f", str(pool)], check=True)
     (device,) = loops_of(home.path / "pool.img")
@@ -97,7 +97,7 @@ def abort(home: Home) -> None:
 
 
 def end_all(home: Home) -> None:
-    """Have the pool unmounted."""
+    """Stop all sessions and the daemon, and wait until the pool is unmounted."""
     home.must("stop", "--all")
     home.must("daemon", "stop")
     wait_for_no_loop(home.path / "pool.img")
@@ -113,7 +113,7 @@ def castagnoli(content: bytes) -> int:
 
 
 def toggle_feature(image: Path) -> None:
-    """Say of the unmounted file system that it has a feature with which no kernel can write to it, or has it not."""
+    """Add an unknown feature to the unmounted file system, so that no kernel can write to it; or remove it again."""
     with image.open("r+b") as file:
         for place in SUPERBLOCK_AT:
             block = bytearray(os.pread(file.fileno(), SUPERBLOCK_BYTES, place))
@@ -125,7 +125,7 @@ def toggle_feature(image: Path) -> None:
 
 
 def refused(done: Completed) -> re.Match[str]:
-    """The advice of a command that was refused."""
+    """Check that a command was refused, and return its advice."""
     assert (done.code, SAID in done.stderr) == (125, True), done.stderr
     found = ADVICE.fullmatch(next_of(done.stderr))
     assert found, done.stderr
@@ -218,7 +218,7 @@ def test_a_pool_that_stays_read_only_can_be_read_and_removed(own: Home, tmp_path
 
 
 def test_gc_is_refused_on_a_read_only_pool(own: Home) -> None:
-    """What could not be removed from the disk must stay on record."""
+    """A capture that gc cannot remove from the disk must stay on record."""
     own.must("checkpoint", "noted", "--force")
     own.must("rm", "noted")
     remount(own, "ro")

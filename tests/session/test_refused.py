@@ -1,5 +1,5 @@
-"""The list of refused system calls, run on a model of the kernel's machine: every call of the list on every
-architecture, with the arguments that matter. What a kernel makes of it in real sessions is in test_seccomp.py.
+"""The seccomp filter, run by a small interpreter of BPF: every call on every architecture, with relevant arguments.
+test_seccomp.py tests the filter in real sessions.
 """
 
 import errno
@@ -25,7 +25,7 @@ if MACHINE == "x86_64":
     HEADERS |= {"x86_64": "x86_64-linux-gnu/asm/unistd_64.h", "i386": "x86_64-linux-gnu/asm/unistd_32.h"}
 
 NEWUSER, NEWNS, NEWCGROUP, NEWTIME, SIGCHLD, THREAD = 0x10000000, 0x00020000, 0x02000000, 0x80, 17, 0x003D0F00
-# By the name of a call: lists of arguments, and what becomes of the call behind the filters `default` and `userns`.
+# By the name of a call: its arguments, and the results under the filters `default` and `userns`.
 IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
     "clone": [
         ((SIGCHLD,), ALLOWED, ALLOWED),
@@ -54,7 +54,7 @@ IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
         ((1 << 32 | 30, 1), EAFNOSUPPORT, EAFNOSUPPORT),
         ((38, 5), EPERM, EPERM),
         ((40, 1), EPERM, EPERM),
-        ((1 << 32 | 40, 1), EPERM, EPERM),  # the kernel looks at an int
+        ((1 << 32 | 40, 1), EPERM, EPERM),  # the kernel reads only the lower 32 bits
     ],
     "socketpair": [((1, 1), ALLOWED, ALLOWED), ((30, 1), EAFNOSUPPORT, EAFNOSUPPORT), ((40, 1), EPERM, EPERM)],
     "socketcall": [
@@ -85,8 +85,8 @@ OF_NAMESPACES = (
 
 
 def verdict(program: bytes, audit: int, number: int, arguments: tuple[int, ...] = ()) -> int:
-    """What the program answers: ALLOWED, or an errno. It may have only those
-    instructions by which Linux finds the calls that are always allowed.
+    """Run the filter `program`, and return ALLOWED or an errno. The program may use only the BPF instructions with
+    which Linux can precompute the calls that are always allowed.
     """
     padded = (*arguments, *[0] * (6 - len(arguments)))
     fields = struct.pack("<iIQ6Q", number - (1 << 32) if number >> 31 else number, audit, 0, *padded)
@@ -127,7 +127,7 @@ def test_every_call_of_the_list_is_refused_and_no_other(machine: str, architectu
 
 @pytest.mark.parametrize(("machine", "architecture"), CASES)
 @pytest.mark.parametrize(("kind", "column"), [("default", 0), ("userns", 1)])
-def test_calls_refused_in_part_are_told_by_their_arguments(
+def test_some_calls_are_refused_only_with_certain_arguments(
     machine: str, architecture: str, kind: Seccomp, column: int
 ) -> None:
     program, audit = filter_program(kind, machine), AUDIT_NUMBERS[architecture]
@@ -146,17 +146,17 @@ def test_calls_that_are_newer_than_the_list_do_not_exist(machine: str, architect
     assert {verdict(program, audit, number) for number in (LAST + 1, 512, 547, 0x7FFFFFFF)} == {ENOSYS}
     x32 = 0x40000000
     assert {verdict(program, audit, x32 | number) for number in range(LAST + 1)} == {ENOSYS}
-    assert verdict(program, audit, 0xFFFFFFFF) == ALLOWED  # skipped by a tracer: the tracer's answer stands
+    assert verdict(program, audit, 0xFFFFFFFF) == ALLOWED  # a tracer has replaced the call, and sets its result
 
 
-def test_arm_has_calls_of_its_own_above_all_others() -> None:
+def test_private_calls_of_arm_are_allowed_on_arm_only() -> None:
     program = filter_program("default", "aarch64")
     assert verdict(program, AUDIT_NUMBERS["arm"], 0xF0002) == ALLOWED  # cacheflush
     assert verdict(program, AUDIT_NUMBERS["aarch64"], 0xF0002) == ENOSYS
 
 
 @pytest.mark.parametrize("machine", ON_MACHINE)
-def test_another_architecture_has_no_calls(machine: str) -> None:
+def test_no_calls_of_another_architecture_exist(machine: str) -> None:
     for audit in {*AUDIT_NUMBERS.values(), 0x80000016} - {AUDIT_NUMBERS[one] for one in ON_MACHINE[machine]}:
         assert verdict(filter_program("userns", machine), audit, 0) == ENOSYS
 
@@ -171,7 +171,7 @@ def test_without_kernel_support_there_is_no_filter(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.requires("headers")
 @pytest.mark.parametrize("architecture", HEADERS)
-def test_the_numbers_are_those_of_the_kernels_headers(architecture: str) -> None:
+def test_the_call_numbers_match_the_kernel_headers(architecture: str) -> None:
     text = Path("/usr/include", HEADERS[architecture]).read_text()
     found = dict(re.findall(r"^#define\s+__NR_(\w+)\s+(\d+)$", text, re.MULTILINE))
     mine = NUMBERS[architecture]

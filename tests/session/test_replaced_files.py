@@ -1,4 +1,4 @@
-"""A shell that hangs in its hooks because files of its run folder were replaced: each exec is answered in time.
+"""Each exec is answered in time even if the shell hangs in its hooks because files of its run folder were replaced.
 
 tests/acceptance/test_replaced_run_folder.py replaces every file and the folder.
 """
@@ -15,7 +15,7 @@ from tests.session.stage import Stage
 pytestmark = pytest.mark.soak(part="timing")
 
 
-BOUND_S = 5.0  # of commands that take some milliseconds, so that one which hangs is told by the assert behind it
+BOUND_S = 5.0  # the timeout of commands that need some milliseconds, so that a hanging command fails an assertion
 
 
 async def test_a_command_may_replace_the_fifo_of_the_shell(stage: Stage) -> None:
@@ -26,11 +26,11 @@ async def test_a_command_may_replace_the_fifo_of_the_shell(stage: Stage) -> None
 
 
 async def hang(stage: Stage) -> Path:
-    """Have the shell's hooks hang, wherever a command begins, as long as the file is there that is returned."""
+    """Make the shell's hooks hang at the begin of each command. Return the file that ends this when it is removed."""
     await stage.open()
     file = stage.folder / "hang"
     os.mkfifo(file)
-    name = "__wp_take" if stage.shell == "bash" else "__wp_check"  # in zsh once the shell has accepted the command
+    name = "__wp_take" if stage.shell == "bash" else "__wp_check"  # in zsh, after the shell has accepted the command
     text = (
         f"functions[was]=$functions[{name}]"
         if stage.shell == "zsh"
@@ -47,7 +47,7 @@ async def test_a_command_that_does_not_begin_is_withdrawn_in_time(stage: Stage) 
     file = await hang(stage)
     began = time.monotonic()
     ran = await stage.exec("echo hi", timeout_s=0.1, wait_prompt_s=0.1)
-    assert 2 <= time.monotonic() - began < 4  # 2 s is what every command gets to begin
+    assert 2 <= time.monotonic() - began < 4  # every command has 2 s to begin
     assert (ran.exit, ran.by) == (125, "waypoint")
     assert ran.said == "the session's shell did not begin the command within 2 s; it was taken back"
     file.unlink()
@@ -69,5 +69,5 @@ async def test_a_command_that_does_not_begin_can_be_cancelled(stage: Stage) -> N
 async def test_an_exec_returns_although_the_end_of_the_session_is_delayed(bash: Stage) -> None:
     await bash.open()
     os.mkfifo(bash.run / "exit.new")
-    ran = await asyncio.wait_for(bash.exec("exit 3"), 8)  # 5 s are pid 1's, to leave the status
+    ran = await asyncio.wait_for(bash.exec("exit 3"), 8)  # pid 1 has 5 s to write the status
     assert (ran.exit, ran.by, ran.said) == (125, "waypoint", "the session's shell has ended")

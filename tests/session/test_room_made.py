@@ -1,4 +1,4 @@
-"""Where the disk runs short, the daemon removes captures that nothing keeps, whatever the pool lies on."""
+"""When disk space runs short, the daemon removes captures without a name that undo does not need."""
 
 import time
 
@@ -8,7 +8,7 @@ from tests.homes import MIB, SMALL_POOL, Home
 from tests.session import ledger
 from tests.session.full_disks import Disk, leave
 from tests.session.full_disks import small_disk as small_disk
-from tests.session.test_full_home import crowd, said
+from tests.session.test_full_home import crowd, gc_notes
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [
@@ -20,12 +20,12 @@ pytestmark = [
 KEEP_S = 0.5
 _PROGRAM = 'x = bytearray(b"x") * (40 << 20); open("/srv/ready", "w"); import time; time.sleep(10000)'
 HOLD_MEMORY = f"mkfifo /srv/ready; python3 -c '{_PROGRAM}' & cat /srv/ready"
-"""A program with 40 MiB of memory, of which each capture has as much."""
+"""Starts a program with 40 MiB of memory, so that each capture needs as much."""
 REMOVED = ["removed 3 captures"]
 
 
 def age(since: float) -> None:
-    wait_until(lambda: time.time() > since + KEEP_S, "what was done is older than what is kept")
+    wait_until(lambda: time.time() > since + KEEP_S, "the operations are older than keep_operations_s")
 
 
 @pytest.mark.parametrize("small_disk", [Disk(), Disk(kind="btrfs")], indirect=True, ids=["in a file", "of the machine"])
@@ -33,19 +33,21 @@ def test_unneeded_captures_are_removed_when_the_disk_runs_short(small_disk: Home
     client, kept = crowd(small_disk, KEEP_S)
     age(time.time())
     leave(small_disk, 200 * MIB)
-    client.session("main").exec("head -c 1M /dev/urandom | sha256sum")  # nobody looks while nobody does anything
-    wait_until(lambda: bool(said(client)), "it has made room", PATIENCE_S)
-    assert said(client) == REMOVED
+    client.session("main").exec(
+        "head -c 1M /dev/urandom | sha256sum"
+    )  # the daemon checks the free space only while there are commands
+    wait_until(lambda: bool(gc_notes(client)), "the daemon has removed captures", PATIENCE_S)
+    assert gc_notes(client) == REMOVED
     assert client.fork(kept[0], "again")[0].exec("echo $kept").output == b"yes\n"
     ledger.check(small_disk)
 
 
 NO_FLOOR = {**SMALL_POOL, "headroom_bytes": 64 * MIB, "floor_bytes": 0}
-"""Nothing is seen to run short before it is full."""
+"""Without a floor, the daemon acts only when the disk is full."""
 
 
 def crowd_disk(home: Home) -> None:
-    """Leave less of the disk than a capture takes."""
+    """Leave less free space than a capture needs."""
     home.must("gc", "--keep-operations", "1h")
     leave(home, 20 * MIB)
 
@@ -55,7 +57,7 @@ def test_a_capture_without_space_is_repeated_after_captures_were_removed(small_d
     age(time.time())
     crowd_disk(small_disk)
     client.session("main").checkpoint("more", tier="live")
-    assert said(client) == REMOVED
+    assert gc_notes(client) == REMOVED
     assert {client.history.show(name).capture for name in ("x", "more")} > set(kept)
     assert client.fork("more", "again")[0].exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
     ledger.check(small_disk)

@@ -1,4 +1,4 @@
-"""The state that a shell writes makes another shell the same; nothing in it is ever run."""
+"""The state that a shell writes can be restored into another shell. No text in the state is run as a command."""
 
 import os
 import re
@@ -99,8 +99,8 @@ async def state_of(stage: Stage) -> ShellDump:
     return parse(data, asked.layer.kind, (stage.run / history).read_bytes())
 
 
-def told(dump: ShellDump, part: str) -> object:
-    """That part of the dump, without variables that change by themselves."""
+def stable_part(dump: ShellDump, part: str) -> object:
+    """Return a part of the dump, without variables that change by themselves."""
     if part != "variables":
         return getattr(dump, part)
     own = (
@@ -110,8 +110,8 @@ def told(dump: ShellDump, part: str) -> object:
     return {name: entry for name, entry in dump.variables.items() if not re.fullmatch(own, name)}
 
 
-@pytest.mark.parametrize("other", [False, True], ids=["from a new shell's", "from another"])
-async def test_a_state_comes_back_exactly(stage: Stage, other: bool) -> None:  # noqa: FBT001 - a parameter of the test
+@pytest.mark.parametrize("other", [False, True], ids=["new shell", "changed shell"])
+async def test_a_state_is_restored_exactly(stage: Stage, other: bool) -> None:  # noqa: FBT001 - a parameter of the test
     await stage.open()
     bash = stage.shell == "bash"
     new = await state_of(stage)
@@ -129,13 +129,13 @@ async def test_a_state_comes_back_exactly(stage: Stage, other: bool) -> None:  #
         assert stays == []
     after = await state_of(stage)
     for part in ShellDump.__slots__:
-        assert told(after, part) == told(before, part), part
+        assert stable_part(after, part) == stable_part(before, part), part
     assert not list(stage.home.rglob("ran"))
     assert not (stage.run / "back").exists()
 
 
 def at_last_prompt(stage: Stage) -> ShellDump:
-    """The state that a capture would have if the shell were busy."""
+    """Return the state that a capture would take if the shell were busy."""
     tree = stage.folder / "tree"
     folder = Path(upper_of(str(tree))) / "run/waypoint"
     shutil.copytree(stage.run, folder, ignore=shutil.ignore_patterns("go", "in.*"))
@@ -153,12 +153,12 @@ async def test_the_state_written_at_a_prompt_equals_the_state_given_on_request(s
     asked = await state_of(stage)
     written = at_last_prompt(stage)
     assert written.status == 7
-    if stage.shell == "zsh":  # a widget has variables of its own, a function "$@" of its own
+    if stage.shell == "zsh":  # the request runs in a widget and a function, with their own variables and "$@"
         asked.variables = {name: entry for name, entry in asked.variables.items() if name in written.variables}
         del asked.variables[b"argv"], written.variables[b"argv"]
     assert {b"plain", b"map", b"bytes", b"TERM"} <= written.variables.keys()
     for part in ShellDump.__slots__:
-        assert told(written, part) == told(asked, part), part
+        assert stable_part(written, part) == stable_part(asked, part), part
     assert not list(stage.home.rglob("ran"))
 
 
@@ -175,7 +175,7 @@ async def test_the_state_of_a_busy_shell_is_that_of_its_last_prompt(stage: Stage
     assert b"after" in at_last_prompt(stage).variables[b"kept"].text
 
 
-async def test_writing_the_state_at_each_prompt_disturbs_nothing(stage: Stage) -> None:
+async def test_writing_the_state_at_each_prompt_changes_nothing_in_the_shell(stage: Stage) -> None:
     await stage.open()
     await stage.exec("trap 'count=$((count+1))' DEBUG; set -u -e; set -o noclobber; IFS=01")
     for text, shown in (
@@ -221,7 +221,7 @@ async def test_variables_named_like_those_of_the_hooks_are_in_the_state(stage: S
     assert [name for name in names if b"mine" not in state.variables[name.encode()].text] == []
 
 
-async def test_options_that_change_the_language_do_not_harm_the_state(stage: Stage) -> None:
+async def test_the_state_is_written_under_options_that_change_the_language(stage: Stage) -> None:
     await stage.open()
     if stage.shell == "bash":
         await stage.exec(
@@ -254,7 +254,7 @@ async def test_a_shell_that_is_busy_or_does_not_answer_is_not_waited_for(stage: 
 
 
 @pytest.mark.soak(part="timing")
-async def test_a_function_that_reads_a_line_is_not_taken_for_the_prompt(stage: Stage) -> None:
+async def test_a_function_that_reads_a_line_is_not_mistaken_for_the_prompt(stage: Stage) -> None:
     await stage.open()
     read = "local hidden=1; read -e x" if stage.shell == "bash" else "vared -c x"
     await stage.exec("f() { echo in-f; " + read + "; }")
@@ -265,7 +265,7 @@ async def test_a_function_that_reads_a_line_is_not_taken_for_the_prompt(stage: S
 
 
 async def test_keys_of_earlier_requests_do_not_damage_the_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a busy machine, where the daemon gives up a question whose key the shell reads later, with the next one."""
+    """On a busy machine, the shell may read the key of an abandoned request only after the next request was made."""
     await stage.open()
     await stage.exec("kept=yes")
     monkeypatch.setattr(asking, "KEY", 8 * KEY)
@@ -287,7 +287,7 @@ async def test_an_incomplete_state_is_not_used(stage: Stage) -> None:
     assert [name for name in os.listdir(stage.run) if name.startswith("state")] == []
 
 
-async def test_a_state_holds_until_the_next_prompt_only(stage: Stage) -> None:
+async def test_a_state_is_outdated_after_the_next_prompt(stage: Stage) -> None:
     await stage.open()
     line = await at_prompt(stage)
     asked = await ask_state(line)

@@ -1,4 +1,4 @@
-"""Values are data: whatever bytes a shell holds, they come back exactly, and are never run."""
+"""All values of a shell, whatever their bytes, are restored exactly, and never run as commands."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.session.stage import Stage
-from tests.session.test_shell_state import state_of, told
+from tests.session.test_shell_state import stable_part, state_of
 from waypoint.terminal.shell.dump import ShellDump
 from waypoint.terminal.shell.putting_back import put_back
 
@@ -29,7 +29,7 @@ _OTHER = "list=(other); set -- other; given=other; map=(); unalias hey"
 
 
 @pytest.mark.soak(part="floods")
-def test_any_values_come_back_exactly_and_are_never_run(stage: Stage) -> None:
+def test_any_values_are_restored_exactly_and_never_run(stage: Stage) -> None:
     with asyncio.Runner() as runner:
         runner.run(stage.open())
 
@@ -38,14 +38,14 @@ def test_any_values_come_back_exactly_and_are_never_run(stage: Stage) -> None:
         )
         @given(st.lists(_VALUE, min_size=1, max_size=12))
         def check(values: list[bytes]) -> None:
-            runner.run(_there_and_back(stage, values))
+            runner.run(_save_and_restore(stage, values))
 
         check()
         runner.run(_end(stage))
     assert not list(stage.home.rglob("ran"))
 
 
-async def _there_and_back(stage: Stage, values: list[bytes]) -> None:
+async def _save_and_restore(stage: Stage, values: list[bytes]) -> None:
     whole = b"".join(value + b"\0" for value in values)
     (stage.home / "values").write_bytes(whole)
     ran = await stage.exec(_SET)
@@ -56,9 +56,9 @@ async def _there_and_back(stage: Stage, values: list[bytes]) -> None:
     assert await put_back(stage.daemon.line, "main", await state_of(stage), before, "it") == []
     after = await state_of(stage)
     for dump in (before, after):
-        del dump.variables[b"map"]  # in no certain order
+        del dump.variables[b"map"]  # its order is not fixed
     for part in ShellDump.__slots__:
-        assert told(after, part) == told(before, part), part
+        assert stable_part(after, part) == stable_part(before, part), part
     await stage.exec('for v in "${list[@]}"; do printf "%s\\0" "${map["x$v"]}"; done >map; unset v')
     assert (stage.home / "map").read_bytes() == whole
     await stage.exec("printf '%s\\0' \"$@\" >args; printf '%s\\0' \"${list[@]}\" >list; printf '%s' \"$given\" >given")

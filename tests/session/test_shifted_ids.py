@@ -1,8 +1,8 @@
-"""The ids of a session's users are nobody's outside; its files on disk have the owners that it sees.
+"""The user and group ids of a session are shifted to host ids that no user has. Its files on disk have the owners that
+the session sees.
 
-The wall stands alone here: these homes want no filter of system calls. Where nothing can be idmapped the ids are the
-host's. These sessions, which a home's config.json can ask for, are the
-negative control: what the shifted ones must not be able to do, they can.
+The homes have no seccomp filter, so that only the ids protect the host. Sessions with the host's ids (`unshifted`) can
+do what the shifted sessions must not be able to do.
 """
 
 import json
@@ -28,7 +28,7 @@ from waypoint.model.records import NOBODY, SHIFTED_IDS
 KEYCTL_GET_KEYRING_ID, KEYCTL_LINK = 0, 8
 USER_KEYRING = -4
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
-FAR_ID = 1_234_567_890  # as a directory (LDAP) may give
+FAR_ID = 1_234_567_890  # as in large directories (LDAP)
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "idmapped")]
 
@@ -61,7 +61,7 @@ def unshifted() -> Iterator[Home]:
 
 
 def upper(home: Home, session: dict[str, Any]) -> Path:
-    """The upper folder of the session's root overlay, as it is on disk."""
+    """Return the upper folder, on disk, of the session's root overlay."""
     return Path(f"/proc/{Client(home.path).status().pid}/root{home.path}/pool/{session['id']}/m0/upper")
 
 
@@ -71,9 +71,7 @@ def owner(path: Path) -> tuple[int, int]:
 
 
 def as_its_root(pid: int, text: str) -> subprocess.CompletedProcess[str]:
-    """Run `text` as the root of a session, with all its rights, but behind none of its other walls: among the mounts of
-    the host.
-    """
+    """Run `text` as the root of a session, in its user namespace, but with the mounts of the host."""
     words = ["nsenter", f"--user=/proc/{pid}/ns/user", "--setuid=0", "--setgid=0", "--", "sh", "-c", text]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
@@ -88,7 +86,7 @@ def count(home: Home, branch: str) -> int:
 
 def start_counting(home: Home, branch: str) -> None:
     inside(home, branch, f"python3 -c {shlex.quote(COUNTER)} </dev/null >/dev/null 2>&1 &")
-    wait_until(lambda: home.cli("exec", "-b", branch, "--", "test -s /tmp/count").code == 0, "it counts")
+    wait_until(lambda: home.cli("exec", "-b", branch, "--", "test -s /tmp/count").code == 0, "the program counts")
 
 
 def test_all_sessions_of_a_home_have_one_range_of_ids(shifted: Home) -> None:
@@ -107,8 +105,8 @@ def test_all_sessions_of_a_home_have_one_range_of_ids(shifted: Home) -> None:
 
 def test_root_of_a_session_cannot_write_kernel_settings_even_unmasked(shifted: Home, unshifted: Home) -> None:
     pattern = CORE_PATTERN.read_text()
-    write = f"printf %s {shlex.quote(pattern)} >{CORE_PATTERN}"  # the same again: the test does no harm
-    assert as_its_root(begin(unshifted, "main")["pid"], write).returncode == 0  # the negative control
+    write = f"printf %s {shlex.quote(pattern)} >{CORE_PATTERN}"  # the same value: the test does no harm
+    assert as_its_root(begin(unshifted, "main")["pid"], write).returncode == 0  # unshifted root can write
     done = as_its_root(begin(shifted, "main")["pid"], write)
     assert done.returncode != 0
     assert "Permission denied" in done.stderr
@@ -117,7 +115,7 @@ def test_root_of_a_session_cannot_write_kernel_settings_even_unmasked(shifted: H
         assert inside(shifted, "main", f"stat -c %u {path}") == f"{NOBODY}\n"
 
 
-def test_root_of_a_session_has_not_the_keyring_of_the_hosts_root(shifted: Home, unshifted: Home) -> None:
+def test_root_of_a_session_cannot_use_the_keyring_of_the_hosts_root(shifted: Home, unshifted: Home) -> None:
     keyring = syscall("keyctl", KEYCTL_GET_KEYRING_ID, USER_KEYRING, 1)
     link = (
         "import ctypes; l = ctypes.CDLL(None, use_errno=True); "
@@ -152,7 +150,7 @@ def test_files_on_disk_have_the_owners_that_the_session_sees(shifted: Home, pers
     )
 
 
-def test_a_user_with_a_number_above_the_range_is_in_the_map(shifted: Home) -> None:
+def test_a_user_with_an_id_above_the_range_is_mapped(shifted: Home) -> None:
     session = begin(shifted, "far", "--user", str(FAR_ID))
     assert inside(shifted, "far", "id -u; touch /tmp/mine; stat -c %u:%g /tmp/mine") == f"{FAR_ID}\n{FAR_ID}:{FAR_ID}\n"
     assert owner(upper(shifted, session) / "tmp/mine") == (FAR_ID, FAR_ID)
@@ -166,7 +164,7 @@ def test_a_user_with_a_number_above_the_range_is_in_the_map(shifted: Home) -> No
 
 @pytest.mark.requires("criu")
 @pytest.mark.parametrize("user", [pytest.param("root", marks=pytest.mark.soak(part="matrix")), "person"])
-def test_processes_are_captured_copied_and_brought_back(shifted: Home, person: Person, user: str) -> None:
+def test_processes_with_shifted_ids_are_captured_forked_and_restored(shifted: Home, person: Person, user: str) -> None:
     branch = f"live-{user}"
     first = begin(shifted, branch, "--user", person.name if user == "person" else "root")
     start_counting(shifted, branch)
@@ -179,7 +177,7 @@ def test_processes_are_captured_copied_and_brought_back(shifted: Home, person: P
     seen = inside(shifted, branch, look)
     kept = shifted.path / "hot" / facts["capture"] / "shm"
     mine = (33, 33) if user == "root" else (person.uid, person.gid)
-    assert owner(kept / "mine") == mine  # as the session sees it, whatever its range
+    assert owner(kept / "mine") == mine  # the owner that the session sees
     forks = shifted.must("fork", f"{branch}-c", "-n", "4", "--prefix", f"{branch}-f", "--json").json()
     for fork in forks:
         assert uid_map(fork["pid"]) == uid_map(first["pid"])
@@ -202,7 +200,7 @@ def test_processes_are_captured_copied_and_brought_back(shifted: Home, person: P
 
 def _expect_counting(home: Home, branch: str) -> None:
     before = count(home, branch)
-    wait_until(lambda: count(home, branch) > before, f"{branch} counts on")
+    wait_until(lambda: count(home, branch) > before, f"{branch} still counts")
 
 
 @pytest.mark.requires("criu")
@@ -224,8 +222,8 @@ def test_restored_files_have_their_owners(shifted: Home) -> None:
 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
-def test_processes_captured_with_host_ids_come_back_with_them() -> None:
-    """And whatever gets a new shell gets shifted ids: the owners on disk are the same."""
+def test_processes_captured_with_host_ids_are_restored_with_host_ids() -> None:
+    """A session that gets a new shell instead has shifted ids, and sees the same owners."""
     with open_home("before", host_ids=True) as home:
         begin(home, "old")
         start_counting(home, "old")
@@ -234,7 +232,7 @@ def test_processes_captured_with_host_ids_come_back_with_them() -> None:
         home.must("stop", "old")
         home.must("daemon", "stop")
         config = json.loads((home.path / "config.json").read_text())
-        del config["ids"]  # as of a home of an earlier version
+        del config["ids"]  # as in a home of an earlier version
         (home.path / "config.json").write_text(json.dumps(config))
         look = "stat -c %u:%g /opt/f; cat /proc/self/uid_map"
         whole = "33:44\n         0          0 4294967295\n"
@@ -256,7 +254,7 @@ def test_processes_captured_with_host_ids_come_back_with_them() -> None:
 
 
 def test_a_file_system_that_cannot_be_idmapped_is_reported(shifted: Home, tmp_path: Path) -> None:
-    """Ramfs is one; a session on it begins all the same, and says what is weaker."""
+    """A session on ramfs, which cannot be idmapped, starts and reports that it has no ids of its own."""
     place = tmp_path / "base"
     place.mkdir()
     mounts.mount("ramfs", str(place), "ramfs", 0)

@@ -1,8 +1,8 @@
-"""A daemon that has worked for long is as it was: its memory reaches a plateau, and it leaves nothing open.
+"""After long work, the memory of a daemon stops growing, and the daemon has no more files open than before.
 
-WAYPOINT_TEST_SOAK: how many sessions are forked and discarded. With 2000, the growth of the first hundreds (the
-allocator's, the pages of the launcher that forks have copied) is behind it. WAYPOINT_TEST_SOAK_KIB: by how much the
-memory may still grow in their second half.
+WAYPOINT_TEST_SOAK: the number of sessions that are forked and discarded. The first hundreds make the memory grow (by
+the allocator, and by pages of the launcher that forks have copied); with 2000, this is over early.
+WAYPOINT_TEST_SOAK_KIB: the allowed growth of the memory in the second half.
 """
 
 import contextlib
@@ -31,12 +31,14 @@ CYCLES = int(os.environ.get("WAYPOINT_TEST_SOAK", "120"))
 WARM_UP = 30
 SAMPLES = 4
 PARTS = ("daemon", "launcher", "supervisor")
-# By how much the private memory of all parts may grow. A further worker thread has a stack, a piece of the heap and a
-# connection to names.db with pages of it in memory; what grows with the cycles is the log of operations in names.db.
+# The allowed growth of the private memory of all parts. A new worker thread needs a stack, a part of the heap and a
+# connection to names.db with cached pages. The operation log in names.db grows with each cycle.
 MOST_KIB, MOST_KIB_PER_CYCLE = 6144, 0.5
 PLATEAU_KIB = int(os.environ.get("WAYPOINT_TEST_SOAK_KIB", "2048"))
 STABLE_S = 1.5
-OTHER_THREADS = 2  # besides the workers, which are started as many are needed at once: the event loop's, the pool's
+OTHER_THREADS = (
+    2  # besides the workers, whose number depends on the load: the threads of the event loop and of the pool
+)
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def cycle(home: Home, times: int) -> None:
 
 
 def settled(home: Home) -> Counter[str]:
-    """What is held once it has been the same for STABLE_S: some connections are closed a moment after the answer."""
+    """Return `held` when it has not changed for STABLE_S: some connections are closed shortly after the answer."""
     last, since = held(home), time.monotonic()
 
     def is_stable() -> bool:
@@ -87,7 +89,7 @@ def settled(home: Home) -> Counter[str]:
 
 
 def memory_kib(home: Home) -> int:
-    """The memory that daemon, launcher and supervisor share with nobody."""
+    """Return the private memory of daemon, launcher and supervisor."""
     total = 0
     for part in PARTS:
         for line in Path(f"/proc/{_pid(home, part)}/smaps_rollup").read_text().splitlines():
@@ -96,7 +98,7 @@ def memory_kib(home: Home) -> int:
 
 
 def held(home: Home) -> Counter[str]:
-    """How many things of each kind the parts have open, and the home has on the machine."""
+    """Count, by kind, the open files and threads of the parts, and the home's mounts, cgroups and files."""
     count: Counter[str] = Counter()
     for part in PARTS:
         count.update(f"{part}: {kind}" for kind in _open(_pid(home, part)))

@@ -1,4 +1,4 @@
-"""Requests from inside a session: how many the daemon serves at a time."""
+"""How the daemon reads and answers requests from inside a session."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ AT_ONCE = 8
 
 
 class Inside:
-    """A run folder with the spool that serves it, and the session's side of it."""
+    """The run folder of a session, with the spool that serves its requests. `ask` acts for the session."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
@@ -33,12 +33,12 @@ class Inside:
         stack.callback(self.spool.close)
 
     def ask(self, number: int) -> int:
-        """Put a request as a client does, and return the descriptor from which its answer can be read."""
+        """Write a request as a client does, and return the descriptor from which its answer can be read."""
         path = self.folder / f"a.{number}.1"
         os.mkfifo(path)
         written = self.folder / f"new.{number}"
         written.write_text("ps\n")
-        written.rename(self.folder / f"r.{number}.1")  # whole at once: the daemon may be reading requests
+        written.rename(self.folder / f"r.{number}.1")  # renamed, since the daemon may read it at once
         answer = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self._stack.callback(os.close, answer)
         return answer
@@ -52,7 +52,7 @@ class Inside:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Inside]:
-    """To be used in an event loop, as the spool is closed at the end."""
+    """Yield the run folder in a running event loop, and close its spool at the end."""
     with ExitStack() as stack:
         yield Inside(folder, stack)
 
@@ -65,14 +65,14 @@ async def test_a_flood_of_requests_is_served_a_few_at_a_time(tmp_path: Path, rin
         nonlocal in_flight, most
         in_flight += 1
         most = max(most, in_flight)
-        for _ in range(20):  # other requests are served in between
+        for _ in range(20):  # lets other requests be served meanwhile
             await asyncio.sleep(0)
         in_flight -= 1
         return Answer(0, f"{words}")
 
     with opened(tmp_path) as inbox:
         inbox.spool.open(serve)
-        for number in range(2 * AT_ONCE):  # requests made by hand in the session, which cannot be read
+        for number in range(2 * AT_ONCE):  # unreadable requests, as a session could make them
             (inbox.folder / f"r.00.{number}").touch()
             (inbox.folder / f"w.00.{number}/full").mkdir(parents=True)
         answers = [inbox.ask(number) for number in range(CLIENTS)]
@@ -87,7 +87,7 @@ async def test_a_flood_of_requests_is_served_a_few_at_a_time(tmp_path: Path, rin
 
 
 async def test_requests_in_flight_at_a_capture_are_answered_and_not_served_in_copies(tmp_path: Path) -> None:
-    """Otherwise each copy would repeat what the original was asked for."""
+    """Otherwise each copy would carry out the requests of the original again."""
     served: list[list[str]] = []
 
     async def serve(words: list[str]) -> Answer:
@@ -97,7 +97,7 @@ async def test_requests_in_flight_at_a_capture_are_answered_and_not_served_in_co
     with opened(tmp_path) as inbox:
         answers = [inbox.ask(number) for number in range(2 * AT_ONCE)]
         (inbox.folder / "r.00.1").write_text("ps\n")
-        (inbox.folder / "c.00.1").mkdir()  # made by hand in the session, so that the request keeps its name
+        (inbox.folder / "c.00.1").mkdir()  # made by the session, so that the request cannot be renamed
         mark_captured(inbox.fd)
         inbox.spool.open(serve, Answer(3, "restored"))
         await inbox.wait_served()

@@ -1,4 +1,6 @@
-"""While a session stands still nothing waits for the event loop, and nothing in the event loop acts on its terminal."""
+"""During a pause (the session is frozen for a capture), no step of the capture waits for the event loop, and the event
+loop does nothing with the session's terminal.
+"""
 
 import asyncio
 import os
@@ -24,7 +26,7 @@ BLOCKED_S = 1.0
 
 
 def subject_of(stage: Stage) -> LiveSubject:
-    """The stage's shell as a capture sees it."""
+    """Wrap the stage's shell in the LiveSubject that a capture works on."""
     lists: dict[str, Any] = {name: [] for name in ("overlays", "outside", "proc_readonly", "masked")}
     facts: dict[str, Any] = {"cgroup": "", "init_pid": stage.pid, "env": {}, "nonce": "", "seccomp": "default"}
     record = SimpleNamespace(row=row_of("main"), ids=HOST_IDS, **lists, **facts)
@@ -36,7 +38,7 @@ def subject_of(stage: Stage) -> LiveSubject:
 
 
 def ends_without_the_loop(work: Callable[[], object]) -> bool:
-    """Whether `work` ends in a thread while the event loop, which calls this, does nothing else. Raises as `work`."""
+    """Block the event loop, run `work` in a thread, and return whether it ends. Raise the error of `work`, if any."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -53,7 +55,7 @@ def ends_without_the_loop(work: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-async def test_no_step_of_a_pause_waits_for_the_event_loop(stage: Stage, tmp_path: Path) -> None:
+async def test_no_step_during_a_pause_waits_for_the_event_loop(stage: Stage, tmp_path: Path) -> None:
     await stage.open()
     subject = subject_of(stage)
     copy = tmp_path / "copy"
@@ -67,7 +69,7 @@ async def test_no_step_of_a_pause_waits_for_the_event_loop(stage: Stage, tmp_pat
     assert ends_without_the_loop(subject.give_typed_ahead_back)
     assert {path.name for path in copy.iterdir()} >= {RING_FILE, COMMAND_FILE}
     await asyncio.to_thread(subject.go_on)
-    assert not ends_without_the_loop(subject.ask_shell)  # the control: this step does wait
+    assert not ends_without_the_loop(subject.ask_shell)  # outside of a pause, this step waits for the loop
 
 
 async def test_output_during_a_pause_is_copied_and_its_marks_are_reported_after_it(
@@ -81,7 +83,7 @@ async def test_output_during_a_pause_is_copied_and_its_marks_are_reported_after_
     await asyncio.to_thread(subject.hold)
     prompts = stage.daemon.line.watch.prompts
     before = terminal.ring.end
-    os.write(stage.master, b"echo print''ed\r")  # as a person would: the daemon itself types nothing now
+    os.write(stage.master, b"echo print''ed\r")  # typed by a person; the daemon types nothing during a pause
     await asyncio.to_thread(_wait_readable, stage.master)
     while not ring_has(terminal.ring, before, b"printed\r\n"):
         await asyncio.to_thread(subject.drain)
@@ -90,7 +92,7 @@ async def test_output_during_a_pause_is_copied_and_its_marks_are_reported_after_
     copied = Ring.open(str(copy / RING_FILE))
     assert b"printed\r\n" in copied.copy(copied.start, copied.end)
     copied.close()
-    assert stage.daemon.line.watch.prompts == prompts, "a mark was heard while the session stood still"
+    assert stage.daemon.line.watch.prompts == prompts, "a mark was reported during the pause"
     await asyncio.to_thread(subject.go_on)
     await stage.daemon.line.watch.wait_prompt(BLOCKED_S, after=prompts + 1)
 
@@ -123,7 +125,7 @@ async def test_no_command_begins_during_a_pause(bash: Stage) -> None:
     assert (await ran).output == b"begun\n"
 
 
-# It notes SIGINT in a file, which can be seen while the terminal is not read.
+# The command reports SIGINT in a file, which the test can see while nobody reads the terminal.
 TRAP = "echo >$HOME/interrupted; echo cleaned up; exit 3"
 NOTES_INTERRUPT = f"sh -c 'trap \"{TRAP}\" INT; echo ready; while :; do :; done'"
 
@@ -143,7 +145,7 @@ async def test_a_signal_of_the_client_waits_for_the_end_of_a_pause(stage: Stage)
 
 
 @pytest.mark.soak(part="timing")
-async def test_a_timeout_is_enforced_after_a_pause_and_its_grace_counts_from_there(stage: Stage) -> None:
+async def test_a_timeout_during_a_pause_is_enforced_after_the_pause(stage: Stage) -> None:
     await stage.open()
     subject, client = subject_of(stage), Client()
     ran = asyncio.ensure_future(stage.exec(NOTES_INTERRUPT, client, timeout_s=1.5))

@@ -1,4 +1,4 @@
-"""The text that starts a program again starts exactly that program: nothing of its words is run by the shell."""
+"""The shell text that starts a captured program again starts exactly that program. The shell runs none of its words."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def program(folder: Path, role: Role = "job", **fields: object) -> Program:
         "started": 1,
         "below": 0,
     }
-    return Program(**{**given, **fields})  # type: ignore[arg-type]  # the fields are the test's own business
+    return Program(**{**given, **fields})  # type: ignore[arg-type]  # the tests pass fields of the right types
 
 
 async def start(stage: Stage, *line: Program) -> None:
@@ -49,7 +49,7 @@ async def test_a_shell_that_traces_shows_no_variable_of_the_program(stage: Stage
     await stage.exec("set -xv")
     environ = [b"PATH=/usr/bin:/bin", b"TOKEN=hunter2"]
     await start(stage, program(folder, environ=environ, streams=[StandardStream(number=0)]))
-    wait_until(lambda: (folder / "told").exists(), "it runs")
+    wait_until(lambda: (folder / "told").exists(), "the program has run")
     await stage.exec("set +xv; echo so far")
     assert json.loads((folder / "told").read_text())["env"]["TOKEN"] == "hunter2"
     printed = stage.printed()
@@ -59,7 +59,7 @@ async def test_a_shell_that_traces_shows_no_variable_of_the_program(stage: Stage
 @pytest.mark.parametrize(
     "line", ["less +!touch log", "man -Ptouch ls", "watch touch", "./less log", "vi log", "tail log|tee copy"]
 )
-def test_only_programs_that_run_no_others_start_unasked(tmp_path: Path, line: str) -> None:
+def test_only_programs_that_run_no_others_are_started_without_a_question(tmp_path: Path, line: str) -> None:
     def programs(text: str) -> list[Program]:
         return [program(tmp_path, argv=one.encode().split()) for one in text.split("|")]
 
@@ -79,7 +79,7 @@ async def test_a_program_is_started_with_its_words_folder_environment_and_files(
         StandardStream(number=2, path=str(folder / "out"), append=True),
     ]
     await start(stage, program(folder, streams=streams))
-    wait_until(lambda: (folder / "out").read_text().count("\n") == 3, "it has ended")
+    wait_until(lambda: (folder / "out").read_text().count("\n") == 3, "the program has ended")
     told = json.loads((folder / "told").read_text())
     assert told["argv"][1:] == HOSTILE
     assert (told["folder"], told["stdin"]) == (str(folder), "read")

@@ -1,4 +1,4 @@
-"""A names.db that is damaged, new, older or on a full disk: following the advice loses nothing."""
+"""If names.db is damaged, new, older or on a full disk, a user who follows the advice loses nothing."""
 
 import os
 import re
@@ -13,9 +13,9 @@ import pytest
 from tests.daemon.kept_home import ending
 from tests.homes import Home, open_home
 from tests.session import ledger
-from tests.session.full_disks import SECONDS, fill, make_room
+from tests.session.full_disks import fill, make_room, wait_served
 from tests.session.full_disks import small_disk as small_disk
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S
 from waypoint.client import Client
 from waypoint.linux.tasks import lock_holder, procfs
 
@@ -33,7 +33,7 @@ def own() -> Iterator[Home]:
 
 
 class Work:
-    """What a person has in a home: a live session with a variable and a file, a parked one, an ended one."""
+    """A home with a live session (`main`), a parked session, an ended session and a checkpoint."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -54,7 +54,7 @@ class Work:
         return procfs.is_same(*self.process)
 
     def check_all(self) -> None:
-        """All of it is there and known."""
+        """Check that all sessions and the checkpoint exist, with their state."""
         assert self.is_running()
         assert self.client.session("main").exec("echo $kept; cat /srv/kept").output == b"yes\nchanged\n"
         assert self.client.start("parked").exec("echo $kept; cat /srv/kept").output == b"yes\nprecious\n"
@@ -72,7 +72,7 @@ def work(own: Home) -> Work:
 
 
 def follow(next_step: str) -> None:
-    """Do what stands in quotes in a next step."""
+    """Run the shell command that a next step quotes."""
     (command,) = re.findall(r"'(mkdir [^']*)'", next_step)
     subprocess.run(["sh", "-ec", command], check=True)
 
@@ -84,13 +84,9 @@ def stop_daemon(home: Home, *, kill: bool) -> None:
     daemon = Client(home.path).status().pid
     pids = [lock_holder.signed_by(str(home.runtime / "supervisor.lock")), daemon]
     with ending(*pids):
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, or one would replace the other
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that neither is replaced
             for pid in pids:
                 os.kill(pid, number)
-
-
-def wait_served(home: Home) -> None:
-    wait_until(lambda: home.cli("ps").code == 0, "the next daemon serves the home", SECONDS)
 
 
 def test_a_full_disk_is_reported_and_harms_nothing(small_disk: Home) -> None:
@@ -121,7 +117,7 @@ def test_everything_unknown_to_a_new_database_is_kept(work: Work, *, kill: bool)
     assert "that its names.db does not know; they are kept" in done.stderr
     made = work.client.start("main")
     made.exec("echo new > /srv/kept")
-    for _daemon in range(2):  # the places bear the mark of the new database by now
+    for _daemon in range(2):  # the folders are marked with the new database now
         stop_daemon(home, kill=True)
         assert "does not know; they are kept" in home.must("ps").stderr
     kinds = {one.kind for one in work.client.strangers()}
@@ -191,7 +187,7 @@ def test_the_advice_for_a_damaged_database_loses_nothing(work: Work) -> None:
 
 
 def test_a_log_without_its_database_is_not_removed(work: Work) -> None:
-    """All that was committed may be in the log, and SQLite removes a log whose database is new."""
+    """The log may have all committed data. SQLite would remove it when it makes a new database."""
     home = work.home
     work.client.start("later").exec("kept=later")
     stop_daemon(home, kill=True)
@@ -208,7 +204,7 @@ def test_a_log_without_its_database_is_not_removed(work: Work) -> None:
 
 
 def file_of_main(work: Work, name: str) -> Path:
-    """A file in the runtime folder of the session on main. No daemon runs on return."""
+    """Stop the daemon, and return the path of a file in the runtime folder of the session on main."""
     file = work.home.runtime / "sessions" / (work.client.session("main").facts.id or "") / name
     work.home.must("daemon", "stop")
     return file
@@ -260,7 +256,7 @@ def test_a_lost_ring_of_a_terminal_is_replaced_and_reported(work: Work, content:
     work.check_all()
     assert work.client.session("main").exec("echo again").output == b"again\n"
     work.home.must("daemon", "stop")
-    assert "again" in work.home.must("logs", "main").stdout, "the new one is kept as any other"
+    assert "again" in work.home.must("logs", "main").stdout, "the new ring is kept when the daemon stops"
 
 
 def test_a_command_continues_when_the_ring_is_lost_and_the_loss_is_reported(work: Work) -> None:
@@ -301,7 +297,7 @@ def test_a_missing_pool_is_reported_and_used_when_it_is_back(work: Work) -> None
     assert work.client.fork("before", "copy")[0].exec("echo $kept").output == b"yes\n"
 
 
-def test_the_advice_for_a_missing_pool_starts_afresh(work: Work) -> None:
+def test_the_advice_for_a_missing_pool_starts_with_an_empty_home(work: Work) -> None:
     home = work.home
     work.client.session("main").stop()
     home.must("daemon", "stop")

@@ -1,4 +1,4 @@
-"""A CRIU, or a helper of one, that does not end with its daemon or with its dump: checkpoints go on to work."""
+"""Checkpoints still work after a CRIU, or a helper process of CRIU, did not end with its daemon or its dump."""
 
 import contextlib
 import itertools
@@ -42,8 +42,8 @@ def session(home: Home) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def stopped_dump(home: Home, pauses: Pauses, session: Session) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A checkpoint of the session that stands still when CRIU has written the images, and the pid of its CRIU. The
-    checkpoint goes on at the end of the `with`, unless its daemon is dead.
+    """Begin a checkpoint that stops when CRIU has written the images; yield its command and the pid of its CRIU. The
+    checkpoint continues after the block, unless the daemon is dead.
     """
     argv = home.argv("checkpoint", f"{session.branch}-stopped", "-b", session.branch, "--tier", "live")
     with pauses.armed(Step.DUMPED) as armed:
@@ -60,8 +60,8 @@ def stopped_dump(home: Home, pauses: Pauses, session: Session) -> Iterator[tuple
             command.communicate()
 
 
-def check_goes_on(home: Home, session: Session) -> None:
-    """The session is unharmed, and it can be captured and brought back again and again."""
+def check_unharmed_afterwards(home: Home, session: Session) -> None:
+    """Check that the session is unharmed, and can be captured and forked several times."""
     assert session.exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
     for number in range(2):
         name = f"{session.branch}-{number}"
@@ -73,14 +73,14 @@ def check_goes_on(home: Home, session: Session) -> None:
     ledger.check(home)
 
 
-def test_a_criu_that_stays_when_its_daemon_is_killed_does_not_spoil_later_checkpoints(
+def test_a_criu_that_survives_its_daemon_does_not_harm_later_checkpoints(
     home: Home, pauses: Pauses, session: Session
 ) -> None:
     with stopped_dump(home, pauses, session) as (_command, criu):
         os.kill(criu, signal.SIGSTOP)
         ended = os.pidfd_open(criu)
         os.kill(Client(home.path).status().pid, signal.SIGKILL)
-    check_goes_on(home, session)
+    check_unharmed_afterwards(home, session)
     assert select.select([ended], [], [], 0)[0]
     os.close(ended)
 
@@ -96,6 +96,6 @@ def test_a_helper_that_outlives_its_criu_is_ended(home: Home, pauses: Pauses, se
                 os.kill(criu, signal.SIGKILL)
             if "daemon" in fate:
                 os.kill(Client(home.path).status().pid, signal.SIGKILL)
-        assert (command.returncode == 0) == ("daemon" not in fate), "another CRIU makes it good"
+        assert (command.returncode == 0) == ("daemon" not in fate), "another CRIU makes the dump"
         assert helper.wait(PATIENCE_S) == -signal.SIGKILL
-    check_goes_on(home, session)
+    check_unharmed_afterwards(home, session)

@@ -1,4 +1,4 @@
-"""TCP connections inside a session go on although the CRIU that was dumping them is killed."""
+"""TCP connections inside a session still work after the CRIU that dumped them was killed."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.soak(part="criu"), pytest.mark.privileged, pytest.mark
 
 @pytest.fixture
 def home(pauses: Pauses) -> Iterator[Home]:
-    """Its session on main has the witness, which talks with its peer over a TCP connection."""
+    """A home whose session on main runs the witness: a program that talks with a peer over a TCP connection."""
     with open_home("repair") as home:
         home.must("daemon", "stop")
         home.must("shell", "-d", "main", "--user", "nobody", env=pauses.env)
@@ -42,7 +42,7 @@ def test_a_tcp_connection_survives_a_killed_criu(home: Home, pauses: Pauses, als
         assert kill(home, ("criu", *also), command) == ["criu", *also]
         if not also:
             armed.go_on()
-        assert (command.wait(PATIENCE_S) == 0) == (not also), "another CRIU makes it good"
+        assert (command.wait(PATIENCE_S) == 0) == (not also), "another CRIU makes the dump"
     for count in (1, 2):
         assert json.loads(ask(home, "add")) == {"memory": count, "file": count, "peer": count}
     ledger.check(home)

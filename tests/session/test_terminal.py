@@ -1,4 +1,4 @@
-"""The daemon's end of a terminal: reads all, keeps its place, stops for a slow reader, types without blocking."""
+"""The daemon's end of a terminal: it reads all output, stops for a slow client, and types without blocking."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from waypoint.terminal.terminal import Terminal
 
 
 class Pair:
-    """A terminal of the tests' own: what they write to `slave` is printed."""
+    """A new terminal. Data written to `slave` are the output of its programs."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.path = str(folder / "ring")
@@ -38,7 +38,7 @@ class Pair:
         return terminal
 
     async def print(self, data: bytes) -> None:
-        """Write from another thread: a terminal that nobody reads blocks its writer."""
+        """Write in another thread, since a terminal that nobody reads blocks its writer."""
         await asyncio.to_thread(os.writev, self.slave, [data])
 
 
@@ -48,7 +48,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield Pair(tmp_path, stack)
 
 
-async def test_everything_that_is_printed_gets_into_the_ring(pair: Pair) -> None:
+async def test_all_output_is_written_to_the_ring(pair: Pair) -> None:
     terminal = pair.open()
     terminal.start()
     data = bytes(range(256)) * 2000
@@ -58,7 +58,7 @@ async def test_everything_that_is_printed_gets_into_the_ring(pair: Pair) -> None
     assert terminal.ring.copy(0, len(data)) == data
 
 
-async def test_each_mark_is_reported_once_over_a_change_of_readers(pair: Pair) -> None:
+async def test_each_mark_is_reported_once_even_if_the_reader_changes(pair: Pair) -> None:
     heard: list[Mark] = []
     first = pair.open()
     first.on_mark.append(heard.append)
@@ -72,7 +72,7 @@ async def test_each_mark_is_reported_once_over_a_change_of_readers(pair: Pair) -
     second.on_mark.append(heard.append)
     second.start()
     await pair.print(mark[9:])
-    begun = 13 + len(mark)  # where the second mark begins
+    begun = 13 + len(mark)  # the position of the second mark
     while second.settled <= begun:
         await second.wait_more(begun)
     assert [(found.kind, found.fields) for found in heard] == [("P", ("1", "nonce", "bash"))] * 2
@@ -97,7 +97,7 @@ async def test_output_behind_a_slow_reader_stops_the_writer(pair: Pair) -> None:
 
 
 @pytest.mark.soak(part="timing")
-async def test_costly_output_is_followed_by_a_rest_whoever_wants_more(pair: Pair) -> None:
+async def test_the_reader_rests_after_costly_output_even_if_a_command_waits(pair: Pair) -> None:
     turns: list[float] = []
 
     def cost(_data: bytes) -> None:
@@ -113,7 +113,7 @@ async def test_costly_output_is_followed_by_a_rest_whoever_wants_more(pair: Pair
     while time.monotonic() < until:
         with suppress(BlockingIOError):
             os.write(pair.slave, bytes(4096))
-        reader.room_grew()  # as every command does that waits for output
+        reader.room_grew()  # every command that waits for output calls this
         await asyncio.sleep(0)
     reader.close()
     assert 2 < len(turns) <= 0.6 / (0.005 + 5 * 0.005) + 2
@@ -171,7 +171,7 @@ async def test_output_stays_raw_until_it_is_released(pair: Pair) -> None:
     assert processes()
     terminals.hold_output_raw(pair.master)
     assert not processes()
-    if os.geteuid() == 0:  # the lock is for root alone
+    if os.geteuid() == 0:  # only root may lock the modes
         attributes = termios.tcgetattr(pair.slave)
         attributes[1] |= termios.OPOST
         termios.tcsetattr(pair.slave, termios.TCSANOW, attributes)

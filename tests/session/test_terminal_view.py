@@ -1,4 +1,4 @@
-"""What people see of a session: its bytes without our marks, also when they come late or read slowly."""
+"""Viewers see the output of a session without the marks of our hooks, even if they attach late or read slowly."""
 
 import asyncio
 import contextlib
@@ -28,13 +28,15 @@ MARKS = st.sampled_from(
         format_mark("E", KEYS[0], "0" * 16, "0", "Z"),
     ]
 )
-DRAWINGS = st.sampled_from(  # what bash 5.2 and zsh 5.9 really draw, in rows of 80 and of 20 columns
+DRAWINGS = st.sampled_from(  # recorded from bash 5.2 and zsh 5.9, in rows of 80 and of 20 columns
     [
         b' \\builtin eval "$__wp_x"\r\n\x1b[?2004l\r',
         b' \\builtin eval "$_\r__wp_x"\r\n\x1b[?2004l\r',
         b' \\builtin\rn eval "$__wp_x"\r\n',
         b"\x1b[9D" + WRAPPERS[1] + b"\x1b[K\x1b[A\x1b[22D\x1b[?1l\x1b>\x1b[?2004l\x1b[1B\r\r\n",
-        b"\x08\x08" + WRAPPERS[1][4:] + b"\x1b[?2004l\r\r\n",  # in place of a half-typed line that begins alike
+        b"\x08\x08"
+        + WRAPPERS[1][4:]
+        + b"\x1b[?2004l\r\r\n",  # replaces a half-typed line that begins with the same characters
         b"\x08" + WRAPPERS[2] + b"\x1b[K\x1b[5A\x08\x08\x1b[?1l\x1b>\x1b[?2004l\x1b[5B\r\r\n",
     ]
 )
@@ -51,7 +53,7 @@ def shown(pieces: list[bytes]) -> bytes:
 
 
 @given(STREAM.map(b"".join), st.lists(st.integers(0, 400), max_size=8))
-def test_cutting_the_stream_changes_nothing(data: bytes, cuts: list[int]) -> None:
+def test_the_view_does_not_depend_on_how_the_stream_is_cut(data: bytes, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     pieces = [data[begin:end] for begin, end in pairwise(places)]
     assert shown(pieces) == shown([data])
@@ -69,7 +71,7 @@ def test_only_the_wrapper_is_hidden(before: bytes, drawing: bytes, after: bytes,
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_the_wrappers_that_are_hidden_are_those_of_the_hooks(wrapper: bytes) -> None:
+def test_the_hidden_wrappers_are_those_of_the_hooks(wrapper: bytes) -> None:
     hooks = (HOOKS / "hooks.bash").read_text() + (HOOKS / "zdotdir/.zshrc").read_text()
     assert f"='{wrapper.decode()}'" in hooks
 
@@ -81,7 +83,7 @@ def test_no_mark_is_ever_shown(parts: list[bytes]) -> None:
 
 
 @given(st.lists(st.one_of(TEXT, st.sampled_from([b"\n", b"\x1b", b"\x1b[31m"])), max_size=20).map(b"".join))
-def test_without_marks_everything_is_shown_as_it_is(data: bytes) -> None:
+def test_output_without_marks_is_shown_unchanged(data: bytes) -> None:
     assert shown([data]) == data
 
 
@@ -112,7 +114,7 @@ async def attach(stage: Stage, client: Client, rows: int = 24, cols: int = 80) -
     return task
 
 
-async def test_an_exec_is_seen_but_not_what_makes_it_run(stage: Stage) -> None:
+async def test_viewers_see_an_exec_but_not_the_line_that_runs_it(stage: Stage) -> None:
     await stage.open()
     client = Client()
     task = await attach(stage, client)
@@ -125,7 +127,7 @@ async def test_an_exec_is_seen_but_not_what_makes_it_run(stage: Stage) -> None:
     await task
 
 
-async def test_a_later_viewer_sees_the_same(stage: Stage) -> None:
+async def test_a_later_viewer_sees_the_same_output(stage: Stage) -> None:
     await stage.open()
     early, late = Client(), Client()
     first = await attach(stage, early)
@@ -168,7 +170,7 @@ async def test_viewers_see_the_last_output_of_a_session_that_ends(stage: Stage) 
 
 @contextlib.asynccontextmanager
 async def full_screen(bash: Stage, script: str, *keys: bytes) -> AsyncIterator[Client]:
-    """A viewer, who has typed `keys`, of a shell in which the script runs as a full-screen program."""
+    """Run the script as a full-screen program, and yield a viewer of the session who has typed `keys`."""
     await bash.open()
     (bash.home / "full-screen").write_text(f"printf '\\033[?1049hstarted'; {script}")
     run, exec_client = await bash.begin("bash full-screen", b"started", tty=True)
@@ -200,7 +202,7 @@ async def test_a_replay_repeats_no_terminal_queries(stage: Stage) -> None:
     await task
 
 
-async def test_logs_are_what_a_viewer_would_have_seen(stage: Stage) -> None:
+async def test_logs_show_the_same_as_a_viewer(stage: Stage) -> None:
     await stage.open()
     await stage.exec("echo one; echo two")
     await stage.daemon.line.wait_idle()
@@ -218,7 +220,7 @@ async def test_logs_are_what_a_viewer_would_have_seen(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("cols", [20, 80])
-async def test_logs_have_all_that_a_background_job_prints_while_commands_run(stage: Stage, cols: int) -> None:
+async def test_logs_have_all_output_of_a_background_job_during_commands(stage: Stage, cols: int) -> None:
     stage.ring_size = 1 << 24
     await stage.open()
     stage.daemon.terminal.window.resize(24, cols)
@@ -231,13 +233,13 @@ async def test_logs_have_all_that_a_background_job_prints_while_commands_run(sta
     client = Client()
     await stage.daemon.viewers.logs(client, client, follow=False)
     assert stage.daemon.terminal.ring.start == 0
-    # Where the terminal's buffer is full, the output of others may come in the middle of a line.
+    # If the terminal's buffer is full, a line may be interrupted by other output.
     whole_lines = set(re.findall(rb"job \d+\.\r", stage.printed()))
     assert len(whole_lines) > 20
     assert whole_lines <= set(re.findall(rb"job \d+\.\r", client.output_bytes))
 
 
-async def test_keys_are_not_lost_when_the_session_takes_none(bash: Stage) -> None:
+async def test_keys_are_not_lost_while_no_program_reads_them(bash: Stage) -> None:
     await bash.open()
     client = Client()
     task = await attach(bash, client)

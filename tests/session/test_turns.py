@@ -1,4 +1,4 @@
-"""Who has the turn of a name, and who waits for it."""
+"""Turns are locks of names. A task may take its own turns again, and share them with work that it runs."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ async def test_a_holder_may_not_take_further_turns() -> None:
     await take(turns, "a", "b")
 
 
-async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_turn_taken() -> None:
+async def test_a_task_that_is_cancelled_while_it_waits_keeps_no_turn() -> None:
     turns = Turns()
     async with turns.take("b"):
         waiting = asyncio.create_task(take(turns, "a", "b"))
@@ -88,7 +88,7 @@ async def test_a_holder_shares_its_turns_with_concurrent_work() -> None:
     go_on.clear()
     failing = asyncio.create_task(lend("a", "b", "c"))
     await settle()
-    assert not failing.done()  # what has begun is not broken off
+    assert not failing.done()  # begun work is not cancelled
     go_on.set()
     with pytest.raises(ValueError, match="b"):
         await asyncio.wait_for(failing, PATIENCE_S)

@@ -1,6 +1,6 @@
-"""Undoing one operation after the other walks back, as in every editor; taking back the undos walks forward again.
+"""Several undos take back operations one by one, as in an editor. Undoing these undos brings back the later states.
 
-In the session a program counts in its memory, in a file, and at the other end of a TCP connection (chaos/witness.py).
+In the session, a program counts in its memory, in a file, and at the other end of a TCP connection (chaos/witness.py).
 """
 
 import json
@@ -60,14 +60,14 @@ CHAINS = {
 
 
 class State(NamedTuple):
-    """`names`: the capture that each stands for. `counts`: of each live branch, what its witness says."""
+    """`names`: the capture of each name. `counts`: by live branch, the counts of its witness."""
 
     names: dict[str, str | None]
     counts: dict[str, dict[str, int]]
 
 
 class Timeline:
-    """A live session with a witness, which counts on before each state is looked at, so that each is different."""
+    """A live session with a witness, whose counts change before each new state, so that all states differ."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -92,7 +92,7 @@ class Timeline:
         return State({name: json.loads(record)["capture"] for name, record in rows}, counts)
 
     def done_since(self, last: int) -> list[OperationFacts]:
-        """The operations after the one with the number `last`, the newest first."""
+        """Return the operations after the number `last`, the newest first."""
         return [one for one in self.client.history.operations(5) if one.number > last]
 
     def _ask(self, branch: str, word: str) -> dict[str, int]:
@@ -107,14 +107,14 @@ def line() -> Iterator[Timeline]:
 
 
 class Done(NamedTuple):
-    """What was done in the state `then`: entries of the log, the oldest first."""
+    """A step: the state `then` before it, and its entries in the operation log, the oldest first."""
 
     then: State
     entries: list[OperationFacts]
     files_only: bool
 
-    def taken_back(self, now: State) -> State:
-        """What there is after all of it was taken back at `now`."""
+    def state_after_undo(self, now: State) -> State:
+        """Return the expected state after the step was undone in the state `now`."""
         touched = {branch: states[0] for entry in reversed(self.entries) for branch, states in entry.sessions.items()}
         counts = {branch: count for branch, count in now.counts.items() if branch not in touched}
         for branch in (branch for branch, was_live in touched.items() if was_live):
@@ -131,7 +131,7 @@ class Done(NamedTuple):
         for number, (name, chain) in enumerate(CHAINS.items())
     ],
 )
-def test_undos_walk_back_and_their_undos_forward(line: Timeline, chain: list[str]) -> None:
+def test_undos_restore_earlier_states_and_their_undos_later_ones(line: Timeline, chain: list[str]) -> None:
     history = line.client.history
     done: list[Done] = []
     for step in chain:
@@ -143,13 +143,13 @@ def test_undos_walk_back_and_their_undos_forward(line: Timeline, chain: list[str
         now = line.count_on()
         made = [history.undo() for _ in was.entries]
         assert [one.undoes for one in made] == [one.number for one in reversed(was.entries)]
-        assert line.look() == was.taken_back(now)
+        assert line.look() == was.state_after_undo(now)
         undone.append(Done(now, made, was.files_only))
     for was in reversed(undone):
         now = line.count_on()
         for one in reversed(was.entries):
             history.undo(one.number)
-        assert line.look() == was.taken_back(now)
+        assert line.look() == was.state_after_undo(now)
     numbers = {entry.number for was in done for entry in was.entries}
-    assert not any(one.undone for one in history.operations() if one.number in numbers), "all is in effect again"
+    assert not any(one.undone for one in history.operations() if one.number in numbers), "an operation is still undone"
     ledger.check(line.home)

@@ -1,6 +1,6 @@
-"""Binds of users whom root has let in: what they could use on the machine, with their own rights, and no more.
+"""Users whom root has allowed to use a home may bind the folders that they can use on the host, with their own rights.
 
-A home that trusts its user fully is the negative control.
+A home that trusts its user fully shows that the refused binds work there.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 
 @pytest.fixture(scope="module")
 def shifted(person: Person) -> Iterator[Home]:
-    """A home that the person may use, too, and whose sessions have ids of their own."""
+    """A home that the person may use, and whose sessions have shifted ids."""
     with open_home("shifted-users", host_ids=False) as home:
         home.must("setup", "--user", person.name)
         yield home
@@ -37,8 +37,8 @@ def shifted(person: Person) -> Iterator[Home]:
 
 @pytest.fixture
 def folders(person: Person, tmp_path: Path) -> Path:
-    """`own` is the person's, `roots` only root's, `hidden/open` everybody's in a folder that only root enters, `group`
-    of a group that the person is in, `read` for all to read.
+    """Folders with different rights: the person owns `own`; only root may use `roots`; everybody may use `hidden/open`,
+    but only root can enter `hidden`; the person's group may write to `group`; everybody may read `read`.
     """
     for name, mode in (("own", 0o755), ("roots", 0o700), ("hidden", 0o700), ("hidden/open", 0o777), ("read", 0o755)):
         (tmp_path / name).mkdir()
@@ -77,15 +77,13 @@ BINDS = {
 
 
 @pytest.mark.parametrize("who", ["root", "trusted", "let in"])
-def test_no_home_can_be_bound_by_anybody(
-    let_in: Home, trusting: Home, person: Person, tmp_path: Path, who: str
-) -> None:
-    """Neither a home itself, nor what it lies in, nor a control socket; also not where it is mounted once more."""
+def test_nobody_can_bind_a_home(let_in: Home, trusting: Home, person: Person, tmp_path: Path, who: str) -> None:
+    """Neither the home, its parent folders and another mount of them, nor the control socket can be bound."""
     beside = tmp_path / "beside"
     beside.mkdir()
     mounts.bind(str(let_in.path.parent), str(beside))
     places = [Path("/run/waypoint"), let_in.runtime / "api.sock", *let_in.path.parents[-2:-1]]
-    if who != "let in":  # who sees what lies in folders of root's
+    if who != "let in":  # root and a trusted user can see these folders
         places += [beside, let_in.path, let_in.path / "config.json"]
     try:
         for place in places:
@@ -101,7 +99,7 @@ def test_no_home_can_be_bound_by_anybody(
             assert "\n  next: bind what lies beside that, one by one" in said
     finally:
         mounts.umount(str(beside), mounts.MNT_DETACH)
-    home.must("shell", "bound", "-d", "--user", "root", "--bind", f"{tmp_path}:/srv/new")  # the step: what lies beside
+    home.must("shell", "bound", "-d", "--user", "root", "--bind", f"{tmp_path}:/srv/new")  # follows the advice
     home.must("stop", "bound", "--discard")
 
 
@@ -120,7 +118,7 @@ def test_proc_and_cgroups_of_the_machine_are_not_bound(let_in: Home) -> None:
     let_in.must("stop", "bound", "--discard")
 
 
-def test_a_bind_gives_what_the_user_could_use_on_the_machine(
+def test_a_user_can_bind_exactly_the_folders_that_they_can_use_on_the_host(
     let_in: Home, trusting: Home, person: Person, folders: Path
 ) -> None:
     with collecting() as row:
@@ -140,9 +138,9 @@ def test_a_bind_gives_what_the_user_could_use_on_the_machine(
 
 
 @pytest.mark.requires("idmapped")
-def test_a_users_bind_gives_a_root_in_the_session_nothing(shifted: Home, person: Person, folders: Path) -> None:
-    """A program that becomes root in the session (sudo) makes nothing of root's on the machine. Root stands in here,
-    by the way that only root has.
+def test_a_root_in_the_session_has_no_rights_in_a_users_bind(shifted: Home, person: Person, folders: Path) -> None:
+    """A program that becomes root in the session (sudo) cannot make files of root on the host. The test enters the
+    session as its root from outside.
     """
     make = "cp /usr/bin/id /mnt/id && chown 0:0 /mnt/id; chmod 4755 /mnt/id; touch /mnt/made; cat /mnt/secret"
     (folders / "own/secret").write_text("of root")
@@ -158,7 +156,7 @@ def test_a_users_bind_gives_a_root_in_the_session_nothing(shifted: Home, person:
         assert "Value too large for defined data type" in done.stderr
         assert "of root" not in done.stdout
         assert {path.name for path in (folders / "own").iterdir()} == {"file", "secret", "of-person"}
-        # What root is asked to share with root's rights is shifted so: the negative control.
+        # In a session of root, the same commands make files of root on the host.
         shifted.must("shell", "roots-bound", "-d", "--user", "root", *bind)
         shifted.must("exec", "-b", "roots-bound", "--", make)
         found = (folders / "own/id").stat()
@@ -170,7 +168,7 @@ def test_a_users_bind_gives_a_root_in_the_session_nothing(shifted: Home, person:
 
 @pytest.mark.requires("idmapped")
 def test_a_bind_that_cannot_be_idmapped_is_refused(shifted: Home, person: Person, folders: Path) -> None:
-    """What cannot be idmapped, root's neither, unless the home says that its sessions have the machine's ids."""
+    """Binds of root are refused, too, unless the home's config.json gives sessions the host's ids."""
     place = folders / "own/ram"
     place.mkdir()
     mounts.mount("ramfs", str(place), "ramfs", 0)
@@ -193,7 +191,7 @@ def test_a_bind_that_cannot_be_idmapped_is_refused(shifted: Home, person: Person
 
 @contextlib.contextmanager
 def followed_to_host_ids(home: Home, said: str) -> Iterator[None]:
-    """What is advised to whom a bind with the machine's ids is refused is done in the `with` block."""
+    """Follow the advice of a refused bind: in the block, the home's sessions have the host's ids."""
     (written,) = re.findall(rf"write (.*) into {home.path}/config.json, then '.* daemon stop'", said)
     path = home.path / "config.json"
     before = path.read_text()
@@ -207,7 +205,7 @@ def followed_to_host_ids(home: Home, said: str) -> Iterator[None]:
 
 
 def as_root_inside(home: Home, branch: str, text: str) -> "subprocess.CompletedProcess[str]":
-    """Run `text` as the session's root, among the session's mounts."""
+    """Run `text` as the session's root, in its mount namespace."""
     (pid,) = (one["pid"] for one in home.must("ps", "--json").json() if one["branch"] == branch)
     words = ["nsenter", f"--target={pid}", "--user", "--mount", "--setuid=0", "--setgid=0", "--", "sh", "-c", text]
     return subprocess.run(words, capture_output=True, text=True, check=False)
@@ -217,7 +215,7 @@ def as_root_inside(home: Home, branch: str, text: str) -> "subprocess.CompletedP
 def test_a_users_bind_has_the_same_rights_in_every_copy(shifted: Home, person: Person, folders: Path) -> None:
     succeeds(person.can(shifted, "shell", "bound", "-d", "--bind", f"{folders}/own:/mnt"))
     succeeds(person.can(shifted, "checkpoint", "bound-cp", "-b", "bound"))
-    shifted.must("fork", "bound-cp", "bound-2")  # root's asking changes nothing of it
+    shifted.must("fork", "bound-cp", "bound-2")  # a fork by root does not change the bind
     succeeds(person.can(shifted, "exec", "-b", "bound", "--", "waypoint fork bound bound-3"))
     succeeds(person.can(shifted, "restore", "bound-cp"))
     for branch in ("bound", "bound-2", "bound-3"):
@@ -240,7 +238,7 @@ def test_a_bind_made_by_root_for_a_user_is_restored_by_root_only(let_in: Home, p
 
 
 def test_the_mounting_process_checks_the_rights_again(person: Person, folders: Path) -> None:
-    """The daemon's check has the better words, but the folder may have been replaced since."""
+    """The daemon checks first, with a better error, but the folder may be replaced after its check."""
     who = Identity(uid=person.uid, gid=person.gid, groups=[])
     lists = ("overlays", "binds", "memory", "proc_readonly", "masked", "cwd", "argv")
     values: dict[str, Any] = {name: [] for name in lists} | {"env": {}, "cgroup": "", "merged": "", "net": "none"}

@@ -1,4 +1,4 @@
-"""A user whom root lets in sees that sessions and captures of others exist, and nothing of what ran in them."""
+"""A user of a home of root sees that sessions and captures of others exist, but not which programs ran in them."""
 
 import re
 
@@ -13,13 +13,13 @@ from tests.session.let_in import stop, succeeds
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "public-checkout")]
 
 WORD = "quietword"
-# In a folder, a variable's name, the arguments of a job, and those of what cannot be started again.
+# Puts WORD into the name of a folder, a variable and a program, and into the programs' arguments.
 RUNS = f"mkdir /srv/{WORD}; cd /srv/{WORD}; export {WORD}=1; sleep 1000 & cp /bin/sleep {WORD}; ./{WORD} 1000 &"
 
 
 @pytest.fixture(scope="module")
 def home(let_in: Home) -> Home:
-    """Its session `roots` went on with a capture of `began`, which ended; `live-cp` and `again-cp` are captures."""
+    """A home with the live session `roots`, started from a capture of `began`, which has ended; and two checkpoints."""
     let_in.must("shell", "began", "-d", "--user", "root")
     inside(let_in, "began", RUNS)
     let_in.must("checkpoint", "live-cp", "-b", "began", "-m", "for all")
@@ -44,10 +44,10 @@ LOOKS = {
     "branch": ("branch", "--json"),
     "du": ("du", "--json"),
 }
-NEVER = ("ps in words", "op log", "branch", "du")  # not even the owner sees it there
+NEVER = ("ps in words", "op log", "branch", "du")  # these do not show WORD even to the owner
 
 
-def test_others_see_that_sessions_exist_and_not_what_ran_in_them(home: Home, person: Person) -> None:
+def test_others_see_sessions_but_not_which_programs_ran_in_them(home: Home, person: Person) -> None:
     with collecting() as row:
         for look, words in LOOKS.items():
             with row(look):
@@ -61,7 +61,7 @@ def test_others_see_that_sessions_exist_and_not_what_ran_in_them(home: Home, per
     assert "root" in shown
 
 
-def test_a_user_sees_what_ran_in_their_own_sessions(home: Home, person: Person) -> None:
+def test_a_user_sees_which_programs_ran_in_their_own_sessions(home: Home, person: Person) -> None:
     succeeds(person.can(home, "shell", "own", "-d"))
     succeeds(person.can(home, "exec", "-b", "own", "--", "sleep 1000 &"))
     succeeds(person.can(home, "checkpoint", "own-cp", "-b", "own", "--tier", "respawn"))
@@ -70,7 +70,7 @@ def test_a_user_sees_what_ran_in_their_own_sessions(home: Home, person: Person) 
 
 
 def test_a_session_of_a_user_shows_no_more_than_the_user_sees(home: Home, person: Person) -> None:
-    """The branch was root's; its history can be named from within."""
+    """The branch was root's, so requests from inside can name its earlier captures."""
     home.must("shell", "given", "-d", "--from", "live-cp", "--user", "root")
     home.must("stop", "given")
     home.must("shell", "given", "-d", "--user", person.name)

@@ -207,6 +207,8 @@ TRANSACTIONS = {
 
 @dataclass(frozen=True)
 class Ground:
+    """A home with the parked capture `base`, whose daemon can be stopped at steps of its operations."""
+
     home: Home
     pauses: Pauses
     client: Client

@@ -1,1 +1,1 @@
-"""Pools of upper trees, on real small file systems."""
+"""Tests of waypoint/upper: pools of trees (upper folders of overlays), on small real file systems."""

@@ -1,4 +1,4 @@
-"""Homes on which the contract of a pool is tested, one for each driver and place."""
+"""Fixtures: a home and a pool for each kind of pool, to test that all kinds follow the same contract."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Homes on small real file systems, so that they can be filled."""
+"""Homes for pools on small real file systems, which tests can fill; and functions that look at pool files."""
 
 import errno
 import functools
@@ -21,7 +21,7 @@ SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=32 * MIB, headroom_bytes=3
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """`driver`: the expected driver of a pool in this home."""
+    """The folder `home` on a small file system, and the driver that a pool in it must have."""
 
     home: Path
     driver: Driver
@@ -85,7 +85,7 @@ def hide_program(name: str) -> None:
 
 
 def loops_of(image: Path) -> list[str]:
-    """Paths of the loop devices whose file is this one, as losetup(8) sees it (by device and inode)."""
+    """Return the paths of the loop devices of the file (losetup finds them by its device and inode)."""
     listed = subprocess.run(
         ["losetup", "--json", "--output", "NAME", "--associated", image], capture_output=True, check=True
     )
@@ -93,31 +93,31 @@ def loops_of(image: Path) -> list[str]:
 
 
 def is_reserved(image: Path) -> bool:
-    """Whether all disk space of the file is allocated."""
+    """Return whether all disk space of the file is allocated."""
     return image.stat().st_blocks * 512 >= image.stat().st_size
 
 
 def wait_for_no_loop(image: Path) -> None:
-    """Wait until no loop device has this file: the kernel detaches one some time after its last user is gone."""
+    """Wait until the file has no loop device: the kernel detaches it some time after its last user has ended."""
     wait_until(lambda: loops_of(image) == [], f"{image} has no loop device", PATIENCE_S)
 
 
 def used_bytes(path: str) -> int:
-    """Used bytes of data and metadata. Free bytes may go down by more: btrfs sets space aside for metadata, 32 MiB at a
-    time in a pool of this size, and keeps it.
+    """Return the used bytes of data and metadata. The free bytes may fall by more: btrfs reserves space for metadata,
+    in a pool of this size 32 MiB at a time.
     """
     numbers = os.statvfs(path)
     return (numbers.f_blocks - numbers.f_bfree) * numbers.f_frsize
 
 
 def check_btrfs(image: Path) -> str:
-    """The output of `btrfs check` for an unmounted image; raises CalledProcessError if it is damaged."""
+    """Return the output of `btrfs check` for an unmounted image. Raise CalledProcessError if it is damaged."""
     done = subprocess.run(["btrfs", "check", image], capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def take_room(pool: Pool, number: int, size: int) -> None:
-    """Make a tree with a file of `size` allocated bytes."""
+    """Make the tree `tree-NUMBER` with a file of `size` bytes."""
     pool.grow_if_needed(3 * size)
     with open(f"{pool.create(f'tree-{number}')}/data", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
@@ -125,7 +125,7 @@ def take_room(pool: Pool, number: int, size: int) -> None:
 
 
 def operation_of(folder: str) -> Callable[[], str]:
-    """A function that returns the exclusive operation of the btrfs now, such as `balance`."""
+    """Return a function that returns the current exclusive operation of the btrfs, such as `balance`."""
     ident = subprocess.run(
         ["findmnt", "-no", "UUID", folder], capture_output=True, text=True, check=True
     ).stdout.strip()

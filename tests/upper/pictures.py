@@ -1,4 +1,4 @@
-"""Trees with everything that a copy could lose, and pictures of trees to compare."""
+"""`furnish` fills a tree with everything that a copy could lose; `picture` returns its content for comparison."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ _CAPABILITY_NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 
 
 def furnish(tree: str) -> None:
-    """Put every kind of file and attribute into the tree that overlayfs and its users may put there."""
+    """Put all kinds of files and attributes into the tree that overlayfs and its users may make."""
     root = Path(tree, "m0/upper")
     (root / "deep/er").mkdir(parents=True)
     for name in ODD_NAMES:
@@ -78,7 +78,7 @@ def _furnish_others(root: Path) -> None:
 
 
 def picture(root: str | Path) -> dict[bytes, Any]:
-    """All content and attributes of the tree `root`, by path; `root` itself is `b""`."""
+    """Return the content and attributes of all files of the tree `root` by path; `root` itself is `b""`."""
     top, names_of_inode = os.fsencode(root), dict[int, list[bytes]]()
     facts: dict[bytes, Any] = {}
     for folder, folders, files in os.walk(top):
@@ -97,7 +97,7 @@ def _facts(path: bytes) -> tuple[Any, ...]:
     content: bytes | str | None = None
     attributes = {}
     if stat.S_ISLNK(status.st_mode):
-        content = os.readlink(path)  # attributes of symlinks are outside the contract
+        content = os.readlink(path)  # drivers need not copy attributes of symlinks
     else:
         attributes = {name: os.getxattr(path, name) for name in os.listxattr(path) if name != SEALED}
     if stat.S_ISREG(status.st_mode):

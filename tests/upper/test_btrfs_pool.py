@@ -1,4 +1,4 @@
-"""Behaviour of the driver `btrfs` beyond the contract."""
+"""Behaviour of the driver `btrfs` that other drivers do not have."""
 
 import errno
 import mmap
@@ -33,7 +33,7 @@ def pool(corner: Path) -> Iterator[Pool]:
 
 
 def count_into(tree: str) -> None:
-    """Write the next number into all files in turn, for ever, by write(2) or through a memory map."""
+    """Write increasing numbers into all files in turn, for ever: half by write(2), half through a memory map."""
     files = [os.open(f"{tree}/{number}", os.O_RDWR | os.O_CREAT) for number in range(FILES)]
     for file in files:
         os.ftruncate(file, 8)
@@ -62,7 +62,7 @@ def test_a_snapshot_of_a_stopped_writer_shows_one_moment(pool: Pool) -> None:
         for number in range(50):
             os.kill(writer, signal.SIGSTOP)
             assert os.WIFSTOPPED(os.waitpid(writer, os.WUNTRACED)[1])
-            if number:  # the first stop may come before the files are there
+            if number:  # the first stop may come before the files exist
                 pool.sync("one")
                 assert counts(pool.snapshot("one", f"copy {number}")) == counts(tree)
             os.kill(writer, signal.SIGCONT)
@@ -72,7 +72,9 @@ def test_a_snapshot_of_a_stopped_writer_shows_one_moment(pool: Pool) -> None:
         os.waitpid(writer, 0)
 
 
-def test_sync_commits_until_a_commit_is_quick_or_hardly_quicker(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_commits_until_a_commit_is_quick_or_not_much_quicker_than_the_last(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now, snapshot = 0.0, btrfs.snapshot_subvolume
     waiting = iter(list[float]())
 
@@ -87,7 +89,7 @@ def test_sync_commits_until_a_commit_is_quick_or_hardly_quicker(pool: Pool, monk
     for took_s in ([0.002], [1.0, 0.002], [1.0, 0.1, 0.02, 0.002], [0.2, 0.2], [1.0, 0.1, 0.06]):
         waiting = iter(took_s)
         pool.sync("one")
-        assert list(waiting) == [], f"it has stopped too early: {took_s}"
+        assert list(waiting) == [], f"sync has stopped too early: {took_s}"
     assert pool.list() == ("one",)
 
 
@@ -137,7 +139,7 @@ def test_removing_may_use_the_reserve(pool: Pool, monkeypatch: pytest.MonkeyPatc
     assert (room, pool.list()) == ([True], ())
 
 
-def test_an_action_without_room_is_repeated_with_a_little_more(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_that_found_no_space_is_repeated_after_a_growth(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     room, tried = list[bool](), list[bool]()
 
     def act() -> None:
@@ -150,7 +152,7 @@ def test_an_action_without_room_is_repeated_with_a_little_more(pool: Pool, monke
     assert (tried, room) == ([False, False, True], [False])
 
 
-def test_the_space_of_removed_trees_comes_back(pool: Pool) -> None:
+def test_the_space_of_removed_trees_becomes_free(pool: Pool) -> None:
     path = pool.create("one")
     before = used_bytes(path)
     Path(path, "data").write_bytes(os.urandom(64 * MIB))
@@ -164,4 +166,4 @@ def test_the_space_of_removed_trees_comes_back(pool: Pool) -> None:
         btrfs.sync_filesystem(folder)
         return used_bytes(folder) < before + 8 * MIB
 
-    wait_until(is_back, "the space is back", PATIENCE_S)
+    wait_until(is_back, "the space is free", PATIENCE_S)

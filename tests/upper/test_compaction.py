@@ -1,4 +1,4 @@
-"""Compaction: the file under the driver `btrfs` gives the space of removed trees back to the disk."""
+"""Compaction makes the pool file of the driver `btrfs` smaller, by the space of removed trees."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.soak(part="disks"), pytest.mark.privileged, pytest.mar
 
 
 def furnish_and_remove(pool: Pool) -> dict[str, object]:
-    """Let the pool grow to five times its first size, then remove four fifths of its trees; return the others."""
+    """Let the pool grow to five times its size, remove most of its trees, and return the content of the others."""
     for number in range(10):
         Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))
         furnish(pool.path(f"tree-{number}") + "/odd")
@@ -49,11 +49,11 @@ def test_a_compaction_gives_the_space_of_removed_trees_back_to_the_disk(corner: 
     before = image.stat()
     assert before.st_size > 1024 * MIB
     assert pool.spare_bytes() > 400 * MIB
-    assert pool.compact(lambda: False) == 0, "a session lives"
+    assert pool.compact(lambda: False) == 0, "compact has worked although a session lives"
     given = pool.compact(lambda: True)
     after = image.stat()
     assert (before.st_blocks - after.st_blocks) * 512 == given == before.st_size - after.st_size
-    assert given > 400 * MIB, "but for what lies where nothing else has room for it"
+    assert given > 400 * MIB, "too little space was given back"
     assert is_reserved(image)
     assert {name: picture(pool.path(name)) for name in pool.list()} == kept
     for name in kept:
@@ -79,7 +79,7 @@ def test_half_full_chunks_are_joined(corner: Path) -> None:
 
 
 @pytest.mark.parametrize("act", ["grow", "create", "close"])
-def test_changing_the_pool_breaks_a_compaction_off(corner: Path, act: str) -> None:
+def test_changing_the_pool_cancels_a_compaction(corner: Path, act: str) -> None:
     pool, operation = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number in range(16):
         take_room(pool, number, 100 * MIB)
@@ -87,16 +87,16 @@ def test_changing_the_pool_breaks_a_compaction_off(corner: Path, act: str) -> No
         pool.remove(f"tree-{number}")
     with ThreadPoolExecutor(1) as threads:
         given = threads.submit(pool.compact, lambda: True)
-        wait_until(lambda: operation() == "resize", "what lies at the end is moved", brief=True)
+        wait_until(lambda: operation() == "resize", "data at the end of the file are moved", brief=True)
         if act == "grow":
             assert pool.grow_if_needed(2048 * MIB).outcome is GrowthOutcome.GROWN
         elif act == "create":
             pool.create("new")
         else:
             pool.close()
-        assert given.result() == 0, "it was broken off"
+        assert given.result() == 0, "the compaction was not cancelled"
     if act == "close":
-        assert pool.compact(lambda: True) == 0, "the folder is one of the disk now"
+        assert pool.compact(lambda: True) == 0, "a closed pool was compacted"
     else:
         assert operation() == "none"
         assert act == "grow" or pool.compact(lambda: True) > 0

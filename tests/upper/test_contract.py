@@ -40,7 +40,7 @@ def test_a_new_tree_is_empty_and_writable(pool: Pool, ground: Ground) -> None:
     assert pool.list() == ("one",)
 
 
-def test_a_tree_stays_where_it_is_when_the_pool_is_opened_again(pool: Pool, ground: Ground) -> None:
+def test_a_tree_keeps_its_path_when_the_pool_is_opened_again(pool: Pool, ground: Ground) -> None:
     furnish(pool.create("one"))
     before, path = picture(pool.path("one")), pool.path("one")
     pool.close()
@@ -53,7 +53,7 @@ def test_a_tree_stays_where_it_is_when_the_pool_is_opened_again(pool: Pool, grou
     again.close()
 
 
-def test_a_taken_name_is_refused_and_its_tree_is_left_alone(pool: Pool) -> None:
+def test_a_taken_name_is_refused_and_its_tree_does_not_change(pool: Pool) -> None:
     write(f"{pool.create('one')}/file", "one")
     write(f"{pool.create('two')}/file", "two")
     pool.create("empty")
@@ -101,7 +101,7 @@ def test_every_call_refuses_invalid_names(pool: Pool) -> None:
         assert pool.list() == ("one",), name
 
 
-def test_every_call_takes_odd_names(pool: Pool) -> None:
+def test_every_call_accepts_unusual_names(pool: Pool) -> None:
     pool.create("source")
     for name in ODD_TREE_NAMES:
         write(f"{pool.create(name)}/file", name.encode(errors="surrogateescape").hex())
@@ -183,7 +183,7 @@ def test_overlays_on_a_snapshot_and_on_its_source_show_the_same(pool: Pool, corn
     assert {b"emptied", b"moved away/first", b"kept/second", b"odd\n\xff"} < set(seen)
     assert not {b"emptied/first", b"kept/first", b"deleted", b"moved"} & set(seen)
 
-    overlay(lower, pool.snapshot("one", "two"), other)  # the first overlay is still mounted
+    overlay(lower, pool.snapshot("one", "two"), other)  # while the first overlay is still mounted
     assert picture(other) == seen
     (other / "only here").write_text("x")
     later = picture(other)
@@ -198,7 +198,7 @@ def test_overlays_on_a_snapshot_and_on_its_source_show_the_same(pool: Pool, corn
 
 
 def is_sealed(pool: Pool, name: str) -> bool:
-    """btrfs: whether the kernel refuses writing. copy: whether the tree has the mark."""
+    """Return whether the kernel refuses writing (btrfs), or the tree has the mark SEALED (copy)."""
     path = pool.path(name)
     return SEALED in os.listxattr(path) if pool.driver == "copy" else not os.access(path, os.W_OK)
 
@@ -339,13 +339,13 @@ def test_threads_may_work_on_different_trees(pool: Pool) -> None:
     assert pool.list() == tuple(sorted(["source", *(f"thread {number} copy" for number in range(24))]))
 
 
-def test_a_full_pool_can_be_synced_sealed_opened_and_emptied(pool: Pool, ground: Ground) -> None:
+def test_in_a_full_pool_trees_can_be_synced_sealed_and_removed(pool: Pool, ground: Ground) -> None:
     furnish(pool.create("one"))
     Path(pool.create("two"), "data").write_bytes(os.urandom(4 * MIB))
     before = picture(pool.path("one"))
     fill(f"{pool.create('filler')}/file")
 
-    made = snapshot_if_there_is_room(pool, "two", "new")
+    made = snapshot_if_space_is_free(pool, "two", "new")
     pool.sync("one")
     pool.seal("one")
     assert is_sealed(pool, "one")
@@ -357,21 +357,21 @@ def test_a_full_pool_can_be_synced_sealed_opened_and_emptied(pool: Pool, ground:
     assert pool.list() == ("filler", *made, "one", "two")
     pool.remove("filler")
     assert pool.list() == (*made, "one", "two")
-    wait_until(lambda: snapshot_if_there_is_room(pool, "two", "newer") == ["newer"], "there is room", PATIENCE_S)
+    wait_until(lambda: snapshot_if_space_is_free(pool, "two", "newer") == ["newer"], "there is free space", PATIENCE_S)
     assert all(picture(pool.path(name)) == picture(pool.path("two")) for name in (*made, "newer"))
     assert picture(pool.path("one")) == before
     pool.close()
 
 
-def snapshot_if_there_is_room(pool: Pool, source: str, name: str) -> list[str]:
-    """Snapshot, unless the pool is full: a large btrfs may still have room for metadata when there is none for data."""
+def snapshot_if_space_is_free(pool: Pool, source: str, name: str) -> list[str]:
+    """Return the name of a new snapshot, or nothing if the pool is full: btrfs may have space for metadata only."""
     try:
         pool.snapshot(source, name)
     except Failed as err:
         if "No space left on device" not in err.said:
             raise
         if pool.driver == "btrfs":
-            btrfs.sync_filesystem(pool.path(source))  # the kernel would do it by itself after some seconds
+            btrfs.sync_filesystem(pool.path(source))  # otherwise the kernel does this after some seconds
         return []
     return [name]
 
@@ -383,7 +383,7 @@ def test_shares_separate_own_from_shared_bytes(pool: Pool) -> None:
     pool.sync("two")
     pool.settle()
     one, two = pool.shares("one"), pool.shares("two")
-    copies = 2 if pool.driver == "copy" else 1  # copy shares nothing
+    copies = 2 if pool.driver == "copy" else 1  # with copy, trees share no space
     assert [found.total_bytes // MIB for found in (one, two)] == [8, 11]
     assert [found.own_bytes // MIB for found in (one, two)] == ([8, 11] if copies == 2 else [0, 3])
     assert pool.unique_bytes() // MIB == 8 * copies + 3

@@ -1,4 +1,4 @@
-"""The state of a pool after a process that was working on it was killed."""
+"""A pool is whole after a process that worked on it was killed."""
 
 import shutil
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_killed_growth_is_completed_at_the_next_opening(corner: Path) -> None:
     pool.close()
     image, sizes = corner / "pool.img", []
     for number in range(10 * TRIES):
-        if number >= TRIES and sizes[-1] > sizes[0]:  # on a busy machine all first kills may come before a growth
+        if number >= TRIES and sizes[-1] > sizes[0]:  # on a busy machine, all first kills may come before the growth
             break
         kill_after("grow", ground, 0.002 * number)
         wait_for_no_loop(image)
@@ -96,7 +96,7 @@ def test_a_pool_in_use_by_a_session_is_opened_without_a_second_loop_device(corne
     with started("hold", ground) as session:
         first = loops_of(home / "pool.img")
         assert len(first) == 1
-        home.rename(moved)  # the file is the same under another name
+        home.rename(moved)  # the same file has another name now
         again = Ground(moved, "btrfs").open()
         assert loops_of(moved / "pool.img") == first
         assert again.list() == ("one",)

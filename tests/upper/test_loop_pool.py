@@ -1,4 +1,4 @@
-"""The pool file: its space, its growth, full disks, and machines that lack something."""
+"""The pool file: its space, its growth, full disks, and missing programs."""
 
 import dataclasses
 import os
@@ -34,7 +34,7 @@ def small_disk(corner: Path) -> Path:
     return mount_new("ext4", corner, 400 * MIB)
 
 
-def test_the_file_is_private_and_fully_reserved_and_closing_detaches_it(corner: Path) -> None:
+def test_the_pool_file_is_private_and_fully_reserved_and_detached_by_a_close(corner: Path) -> None:
     pool = Ground(corner, "btrfs").open()
     image, folder = corner / "pool.img", corner / "pool"
     assert image.stat().st_size == SIZES.initial_bytes
@@ -56,12 +56,12 @@ def test_the_pool_is_mounted_without_access_times_discarding_and_set_uid(corner:
     pool = Ground(corner, "btrfs").open()
     (record,) = [record for record in mounts.read_mounts() if record.mount_point == str(corner / "pool")]
     assert record.fstype == "btrfs"
-    assert {"noatime", "nosuid", "nodev"} <= {*record.options}  # inside, set-uid programs work: test_shifted_ids.py
+    assert {"noatime", "nosuid", "nodev"} <= {*record.options}  # sessions allow set-uid programs: test_shifted_ids.py
     assert not [option for option in record.super_options if option.startswith("discard")]
     pool.close()
 
 
-def test_opening_an_open_pool_mounts_nothing_more(corner: Path) -> None:
+def test_opening_an_open_pool_makes_no_second_mount(corner: Path) -> None:
     first, second = Ground(corner, "btrfs").open(), Ground(corner, "btrfs").open()
     first.create("one")
     assert second.list() == ("one",)
@@ -122,14 +122,16 @@ def test_data_in_the_page_cache_counts_as_written(small_disk: Path) -> None:
     tree = pool.create("one")
     before, said_before = pool.free_bytes(), filesystem.free_bytes(tree)
     Path(tree, "data").write_bytes(bytes(64 * MIB))
-    assert said_before - filesystem.free_bytes(tree) < 48 * MIB, "the data is on the device already: nothing is tried"
+    assert said_before - filesystem.free_bytes(tree) < 48 * MIB, (
+        "the data is already on the device, so this test shows nothing"
+    )
     assert 63 * MIB < before - pool.free_bytes() < 80 * MIB
     Path(tree, "more").write_bytes(bytes(SIZES.initial_bytes - SIZES.headroom_bytes - 64 * MIB))
     assert pool.grow_if_needed().outcome is GrowthOutcome.GROWN
     pool.close()
 
 
-def test_growing_ahead_happens_only_if_the_disk_has_room(small_disk: Path) -> None:
+def test_the_pool_grows_early_only_if_the_disk_has_space(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     fill(small_disk / "junk")
     assert pool.grow_if_needed(SIZES.initial_bytes).outcome is GrowthOutcome.ENOUGH
@@ -187,9 +189,7 @@ def test_a_full_disk_and_a_full_pool_damage_nothing(small_disk: Path) -> None:
     pool.seal("kept")
     before = picture(pool.path("kept"))
     fill(small_disk / "junk")
-    Path(pool.create("data"), "file").write_bytes(
-        os.urandom(100 * MIB)
-    )  # the pool has its space, whatever the disk has
+    Path(pool.create("data"), "file").write_bytes(os.urandom(100 * MIB))  # the pool's own space is reserved
     pool.sync("data")
     written = picture(pool.path("data"))
     fill(f"{pool.create('filler')}/file")

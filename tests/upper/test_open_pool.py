@@ -1,4 +1,4 @@
-"""The choice of a driver, and errors where the machine cannot have it."""
+"""The choice of a pool's driver, and errors if the machine does not support it."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
 
 def open_again_and_again(home: Path, first: Driver) -> list[str]:
-    """The drivers of a new pool when it is opened with `first`, `auto` and `first` again."""
+    """Open a new pool with `first`, `auto` and `first` again, and return the driver of each opening."""
     drivers = []
     for driver in (first, "auto", first):
         pool = open_pool(home, driver, SIZES)
@@ -30,7 +30,7 @@ def open_again_and_again(home: Path, first: Driver) -> list[str]:
     return drivers
 
 
-def test_a_home_on_btrfs_uses_it(corner: Path) -> None:
+def test_a_home_on_btrfs_uses_subvolumes_of_this_btrfs(corner: Path) -> None:
     home = mount_new("btrfs", corner, 256 * MIB) / "home"
     home.mkdir()
     assert open_again_and_again(home, "auto") == ["btrfs"] * 3
@@ -42,12 +42,12 @@ def test_a_home_elsewhere_gets_a_pool_file(corner: Path) -> None:
     assert sorted(os.listdir(corner)) == ["pool", "pool.img"]
 
 
-def test_copying_is_used_where_it_is_asked_for(corner: Path) -> None:
+def test_copying_is_used_if_it_is_requested(corner: Path) -> None:
     assert open_again_and_again(corner, "copy") == ["copy"] * 3
     assert os.listdir(corner) == ["pool"]
 
 
-def test_copying_is_used_where_btrfs_cannot_be_made(corner: Path) -> None:
+def test_copying_is_used_if_btrfs_cannot_be_made(corner: Path) -> None:
     hide_program("mkfs.btrfs")
     assert open_again_and_again(corner, "auto") == ["copy"] * 3
 
@@ -67,7 +67,7 @@ def test_copying_is_used_without_loop_devices(corner: Path) -> None:
     assert open_again_and_again(home, "auto") == ["copy"] * 3
 
 
-def test_a_pool_is_not_opened_with_the_other_driver(corner: Path) -> None:
+def test_a_pool_is_not_opened_with_another_driver(corner: Path) -> None:
     for made, other in (("btrfs", "copy"), ("copy", "btrfs")):
         home = corner / made
         home.mkdir()

@@ -1,4 +1,4 @@
-"""The state of a pool that `waypoint doctor` reports, for each driver."""
+"""The outlook of a pool (its free space, growth and errors, which `waypoint doctor` reports), for each driver."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def test_the_outlook_has_free_space_headroom_and_growth(pool: Pool, ground: Grou
         assert (found.headroom_bytes, found.floor_bytes) == (SIZES.headroom_bytes, SIZES.floor_bytes)
         assert found.growth_bytes is not None
         left = found.growth_bytes + SIZES.floor_bytes
-        assert min(before, after) - MIB < left <= max(before, after), "others use the disk, too"
+        assert min(before, after) - MIB < left <= max(before, after), "the growth does not match the free disk space"
     else:
         assert found.growth_bytes is None
     fill(f"{pool.create('one')}/filler")
@@ -70,7 +70,7 @@ def test_a_read_only_pool_file_opens_and_does_not_grow(corner: Path) -> None:
 def test_a_pool_file_that_fails_at_the_first_write_is_opened_read_only(
     corner: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As btrfs does if it meets the same error at each mount."""
+    """btrfs becomes read-only this way if the same error occurs after each mount."""
     pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
     Path(pool.create("one"), "data").write_bytes(b"kept")
     pool.sync("one")

@@ -1,4 +1,4 @@
-"""Rewinding of deep trees. Plain folders stand for the views; `restore --only files` tests what overlayfs adds."""
+"""Rewinding (restoring the files of a tree in place) of deep trees. Plain folders stand for the overlays."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from waypoint.upper import rewind as rewind_module
 from waypoint.upper.changes import count_changes
 from waypoint.upper.rewind import Views, rewind
 
-LEVELS, NAME = 1100, "name"  # deeper than Python calls functions, longer than a path may be
+LEVELS, NAME = 1100, "name"  # beyond Python's recursion limit and the longest path
 
 
 class Trees(NamedTuple):
@@ -79,7 +79,7 @@ def test_a_missing_folder_is_restored_with_all_attributes(trees: Trees) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
         os.utime(path, ns=(1_000_000_001, 2_000_000_003), follow_symlinks=False)
     (trees.present / "folder").write_text("a file in its place")
-    os.setxattr(folder, "trusted.overlay.opaque", b"y")  # so that it is compared as a whole, like a whiteout
+    os.setxattr(folder, "trusted.overlay.opaque", b"y")  # so that rewind replaces the whole folder
     assert trees.rewind() == 8
 
     def facts(tree: Path) -> dict[str, tuple[object, ...]]:
@@ -129,8 +129,8 @@ def test_too_many_entries_are_refused_before_anything_changes(
     assert trees.rewind() == 3
 
 
-def test_a_rewind_that_found_no_room_can_be_repeated(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("+first", "middle", "zlast")  # before and after the name of a copy that is being made
+def test_a_rewind_that_found_no_space_can_be_repeated(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("+first", "middle", "zlast")  # sorted before and after the name of a temporary copy
     for name in names:
         (trees.wanted / name).write_text("wanted")
         (trees.present / name).write_text("present")
@@ -155,7 +155,7 @@ def test_a_rewind_that_found_no_room_can_be_repeated(trees: Trees, monkeypatch: 
     )
 
 
-def test_a_file_truncated_during_the_copy_is_copied_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_file_truncated_during_the_copy_is_copied_up_to_its_new_end(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 9000)
     facts = os.stat(tmp_path / "log")
     os.truncate(tmp_path / "log", 5000)

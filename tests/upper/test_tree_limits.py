@@ -1,4 +1,4 @@
-"""Limits of trees, for each driver that has them."""
+"""Size limits of trees, for each driver that supports them."""
 
 import contextlib
 import os
@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
 
 @pytest.mark.requires("simple-quotas")
-def test_a_tree_is_limited_or_the_pool_says_why_not(pool: Pool, ground: Ground) -> None:
+def test_a_tree_is_limited_or_the_pool_reports_the_reason(pool: Pool, ground: Ground) -> None:
     for name in ("one", "other"):
         pool.create(name)
     why_not = pool.limit("one", 20 * MIB)
-    if pool.driver == "copy" or ground.home.name == "btrfs":  # on the machine's own btrfs quotas are not ours to enable
+    if pool.driver == "copy" or ground.home.name == "btrfs":  # Waypoint does not enable quotas on a btrfs of the host
         assert why_not.startswith("the pool consists of plain folders" if pool.driver == "copy" else "quotas are off")
         return
     assert why_not == ""
@@ -34,9 +34,9 @@ def test_a_tree_is_limited_or_the_pool_says_why_not(pool: Pool, ground: Ground) 
     pool.sync("one")
     pool.seal("one")
     assert pool.limit("copy", 16 * MIB) == ""
-    with pytest.raises(OSError, match="quota"):  # it has more than that already
+    with pytest.raises(OSError, match="quota"):  # the tree is already larger
         filled("copy", pool, "most")
-    pool.seal("copy")  # works though its limit is reached
+    pool.seal("copy")  # works at the limit, too
 
 
 @pytest.mark.requires("simple-quotas")
@@ -63,13 +63,11 @@ def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "sizes", "removed"),
     [
-        pytest.param("resize", [100] * 16, range(12), id="what lies at the end"),
-        pytest.param("balance", [40, 48] * 32, range(0, 64, 2), id="chunks that are not full"),
+        pytest.param("resize", [100] * 16, range(12), id="data at the end"),
+        pytest.param("balance", [40, 48] * 32, range(0, 64, 2), id="half-full chunks"),
     ],
 )
-def test_setting_a_limit_breaks_a_compaction_off(
-    corner: Path, operation: str, sizes: list[int], removed: range
-) -> None:
+def test_setting_a_limit_cancels_a_compaction(corner: Path, operation: str, sizes: list[int], removed: range) -> None:
     pool, present = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number, size in enumerate(sizes):
         take_room(pool, number, size * MIB)
@@ -78,7 +76,7 @@ def test_setting_a_limit_breaks_a_compaction_off(
     pool.settle()
     with ThreadPoolExecutor(1) as threads:
         given = threads.submit(pool.compact, lambda: True)
-        wait_until(lambda: present() == operation, "it is moved", brief=True)
+        wait_until(lambda: present() == operation, "data are moved", brief=True)
         assert pool.limit("tree-15", 200 * MIB) == ""
         assert present() == "none"
         before = os.stat(corner / "pool.img").st_size
@@ -103,7 +101,7 @@ def test_a_balance_interrupted_by_a_crash_is_not_continued_in_a_pool_with_limits
     quota.enable(pool.folder)
     pool.close()
     wait_for_no_loop(corner / "pool.img")
-    with monkeypatch.context() as patch:  # killed when it has mounted the pool
+    with monkeypatch.context() as patch:  # like a daemon killed after the mount
         patch.setattr(pool_image, "use_whole_file", lambda _fd, _folder: None)
         Ground(corner, "btrfs").open()
     assert present() == "balance paused"
@@ -115,7 +113,7 @@ def test_a_balance_interrupted_by_a_crash_is_not_continued_in_a_pool_with_limits
 
 
 def filled(name: str, pool: Pool, file: str = "data") -> int:
-    """Write 30 MiB into a new file of the tree; return how many MiB fitted."""
+    """Write up to 30 MiB into a new file of the tree; return the number of MiB written."""
     with open(f"{pool.path(name)}/{file}", "wb", buffering=0) as opened, contextlib.suppress(OSError):
         while opened.tell() < 30 * MIB:
             opened.write(bytes(MIB))

@@ -1,6 +1,6 @@
 """A process that works on a pool until it is killed: `python -m tests.upper.victim TASK HOME DRIVER`.
 
-It prints `ready` before the work in which it is killed. It has its own mount namespace, like the daemon.
+It prints `ready` before the work during which the test kills it. It has its own mount namespace, like the daemon.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ TASKS: dict[str, Callable[[str, Driver], None]] = {"make": make, "grow": grow, "
 
 
 def main(task: str, home: str, driver: Driver) -> None:
-    signal.alarm(60)  # in case that the test is killed before this
+    signal.alarm(60)  # ends this process if the test was killed
     namespaces.unshare(namespaces.CLONE_NEWNS)
     mounts.make_private("/")
     assert filesystem.free_bytes(home) > 0

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_S
 
 @contextlib.contextmanager
 def started(task: str, ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
-    """A victim that is ready. It is killed at the end of the `with` block."""
+    """Yield a victim that has printed `ready`, and kill it at the end of the block."""
     command = [sys.executable, "-m", "tests.upper.victim", task, str(ground.home), ground.driver]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
         try:
@@ -26,13 +26,13 @@ def started(task: str, ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kill_after(task: str, ground: Ground, delay_s: float) -> None:
-    """Start a victim, and kill it `delay_s` after it was ready, unless it has ended."""
+    """Start a victim, and kill it `delay_s` after it has printed `ready`."""
     with started(task, ground) as victim, contextlib.suppress(subprocess.TimeoutExpired):
         victim.wait(delay_s)
 
 
 def duration(task: str, ground: Ground) -> float:
-    """Seconds from `ready` to the end of a task that ends by itself."""
+    """Return the seconds that a task needs from `ready` to its end."""
     with started(task, ground) as victim:
         before = time.monotonic()
         assert victim.wait(PATIENCE_S) == 0
@@ -40,7 +40,7 @@ def duration(task: str, ground: Ground) -> float:
 
 
 def leftovers(home: Path) -> list[str]:
-    """Paths of unfinished files in the home and in the pool's folder."""
+    """Return the paths of unfinished files in the home and in the pool's folder."""
     found = [path for folder in (home, home / "pool") for path in folder.iterdir()]
     own = [path for path in found if path.name.startswith(".") or "making" in path.name]
     return [str(path) for path in own if not path.is_dir() or any(path.iterdir())]
