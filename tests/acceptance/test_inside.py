@@ -65,7 +65,7 @@ def test_after_all_files_of_waypoint_were_removed_a_new_shell_works(home: Home) 
         inside(home, branch, "echo kept >/srv/kept; rm -rf /.waypoint /run/waypoint")
         done = home.cli("exec", "-b", branch, "--", "true")
         assert (done.code, done.stdout) == (125, "")
-        assert "to keep its files and begin a new shell: waypoint stop, then waypoint shell" in done.stderr
+        assert "to keep the session's files and start a new shell: waypoint stop, then waypoint shell" in done.stderr
         home.must("stop", branch)
         home.must("shell", branch, "-d")
         assert (
@@ -228,7 +228,7 @@ def test_a_request_that_is_too_long_can_be_made_outside(home: Home, own: str) ->
         done = home.cli("exec", "-b", own, "--", words)
         if len(message) > 1000:
             assert done.code == 2
-            assert "next: make it shorter, or ask from outside of the session" in done.stdout
+            assert "next: shorten it, or run the command outside the session" in done.stdout
             home.must("checkpoint", f"{own}-cp", "-b", own, "-m", message)
         assert home.must("show", f"{own}-cp", "--json").json()["message"] == message
     inside(home, own, f"waypoint checkpoint {own}-short -m {'long' * 750}")

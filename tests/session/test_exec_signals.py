@@ -132,7 +132,7 @@ async def test_a_command_with_a_timeout_waits_no_longer_for_an_earlier_command(s
     await stage.open()
     earlier, client = await begin(stage, "sleep 1000", 1)
     refused = await stage.exec("echo never", timeout_s=0.1)
-    assert refused == (125, b"", "waypoint", False, "an earlier command still runs; this one was not begun")
+    assert refused == (125, b"", "waypoint", False, "an earlier command still runs; this command was not begun")
     client.send("k", b"INT")
     assert (await earlier).exit == 130
 

@@ -49,7 +49,7 @@ async def test_a_command_that_does_not_begin_is_withdrawn_in_time(stage: Stage) 
     ran = await stage.exec("echo hi", timeout_s=0.1, wait_prompt_s=0.1)
     assert 2 <= time.monotonic() - began < 4  # every command has 2 s to begin
     assert (ran.exit, ran.by) == (125, "waypoint")
-    assert ran.said == "the session's shell did not begin the command within 2 s; it was taken back"
+    assert ran.said == "the session's shell did not begin the command within 2 s; the command will not run"
     file.unlink()
     assert (await stage.exec("echo there", timeout_s=BOUND_S)).output == b"there\n"
 
@@ -61,7 +61,7 @@ async def test_a_command_that_does_not_begin_can_be_cancelled(stage: Stage) -> N
         client.send("k", signal.encode())
         ran = await asyncio.wait_for(asked, 2)
         assert (ran.exit, ran.by) == (125, "waypoint"), signal
-        assert "did not begin the command before it was called off; it was taken back" in ran.said
+        assert "did not begin the command before the client cancelled it; the command will not run" in ran.said
     file.unlink()
     assert (await stage.exec("echo there", timeout_s=BOUND_S)).output == b"there\n"
 

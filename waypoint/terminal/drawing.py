@@ -1,9 +1,9 @@
-"""Telling the line that the shell's editor draws for an exec (the wrapper) from all other output of the terminal.
+"""Removes the line that the shell's line editor draws for an exec (the wrapper) from the terminal's output.
 
-Programs in the background may print at any moment, also between two writes of the editor. So only bytes that are known
-to be the editor's are taken out: the wrapper's text, with what editors put between the characters of a line (wraps,
-colours), and the cursor movements and the newline right around it. If a program's output lies within the text, nothing
-is taken out.
+Programs in the background may print at any moment, also between two writes of the editor. So only bytes that certainly
+come from the editor are removed: the wrapper's text, the sequences that editors insert between the characters of a line
+(wraps, colours), and the cursor movements and the newline directly before and after the text. If a program has printed
+within the text, nothing is removed.
 """
 
 import re
@@ -11,40 +11,42 @@ from typing import NamedTuple
 
 from shellwrap import modes
 
-# The wrappers' texts, as the hooks of bash and zsh (hooks.bash, .zshrc) put them into the edited line.
+# The texts of the wrappers that the hooks of bash and zsh (hooks.bash, .zshrc) put into the edited line.
 WRAPPERS = (
     b' \\builtin eval "$__wp_x"',
     b' { { { __wp&&:;} 2>/dev/null;\\builtin eval " $__wp_c";} <"$__wp_i";} always { { __wp_z;} 2>/dev/null;}',
     b' { { __wp&&:;} 2>/dev/null;{ \\builtin eval " $__wp_c";};} always { { __wp_z;} 2>/dev/null;}',
 )
-_LONGEST = 1024  # most bytes of a drawing
+_LONGEST = 1024  # maximum length of a drawing in bytes
 _BETWEEN = re.compile(rb"(?:\x1b\[[\d;]*[A-DKm]|[\r\n\x08])*")
 _UNFINISHED = re.compile(rb"(?:\x1b(?:\[[\d;]*)?)?\Z")
 _TAIL = re.compile(rb"(?:\x1b\[\d*[A-DK]|\x1b\[\?(?:1|2004)l|\x1b>|\x08)*(?:\r{1,2}\n(?:\x1b\[\?2004l\r)?)?")
 _TAIL_UNFINISHED = re.compile(rb"[\x1b\[?\dl\r]{0,10}\Z")
-# What may precede the body of a wrapper: the cursor goes back over a half-typed line; blanks and braces. zsh does not
-# draw the first of these again if the half-typed line begins with the same ones.
+# The bytes that may precede the body of a wrapper: cursor movements back over a partly typed line, then blanks and
+# braces. zsh omits the first blanks and braces if the partly typed line begins with the same characters.
 _OPENING = re.compile(rb"(?:\x1b\[\d*[A-DK]|\x08)*(?:(?:(?:(?:(?:(?: )?\{)? )?\{)? )?\{)? ?(?:\x1b(?:\[\d*)?)?\Z")
 _BODIES = tuple(wrapper.lstrip(b" {") for wrapper in WRAPPERS)
 _BODY_STARTS = re.compile(b"|".join(sorted({re.escape(body[:1]) for body in _BODIES})) + rb"|\Z")
 
 
 class _Place(NamedTuple):
-    """Where a drawing lies in some bytes. `end` None: its text may begin at `start`, and go on behind the bytes."""
+    """The position of a drawing in some bytes. `end` is None if the drawing may begin at `start` but the bytes end
+    before the drawing does.
+    """
 
     start: int
     end: int | None
 
 
 class Undrawn:
-    """Takes the first drawing of a wrapper out of a stream that arrives in arbitrary pieces."""
+    """Removes the first drawing of a wrapper from a stream that arrives in arbitrary pieces."""
 
     def __init__(self) -> None:
         self._held = b""  # bytes that are, or may be, the beginning of the drawing
         self._is_over = False
 
     def feed(self, data: bytes) -> bytes:
-        """Returns what to show of `data`. A drawing that may go on in the next piece is held back."""
+        """Return the bytes to show. Bytes that may belong to an incomplete drawing are kept for the next call."""
         if self._is_over:
             return data
         data = self._held + data
@@ -57,19 +59,19 @@ class Undrawn:
         return data[:shown]
 
     def finish(self) -> bytes:
-        """Returns what to show of the bytes that were held back. To be called when the editor has drawn all."""
+        """Return the bytes to show from those that were kept. Call this when the editor has drawn the whole line."""
         held, self._held, self._is_over = self._held, b"", True
         place = _find(held)
         return held if place.end is None else _without(held, place.start, place.end)
 
 
 def _without(data: bytes, start: int, end: int) -> bytes:
-    """`data` without the drawing. The modes that the editor switches in it, such as bracketed paste, stay switched."""
+    """Return `data` without the drawing, but with the changes of terminal modes in it, such as bracketed paste."""
     return data[:start] + modes.changes(data[start:end]) + data[end:]
 
 
 def _find(data: bytes) -> _Place:
-    """The first drawing in `data` that is there as a whole, or that may go on behind `data`."""
+    """Find the first drawing in `data` that is complete, or of which `data` may contain only the beginning."""
     for begin in _BODY_STARTS.finditer(data):
         at = begin.start()
         for body in _BODIES:
@@ -78,13 +80,15 @@ def _find(data: bytes) -> _Place:
                 opening = _OPENING.search(data, max(0, at - _LONGEST), at)
                 tail = _TAIL.match(data, end) if end is not None else None
                 return _Place(opening.start() if opening else at, tail.end() if tail else None)
-    return _Place(len(data), None)  # not reached: an empty rest may always go on
+    return _Place(len(data), None)  # not reached: the empty rest at the end counts as the beginning of a drawing
 
 
 def _read(data: bytes, at: int, body: bytes) -> tuple[bool, int | None]:
-    """Whether `body` is drawn from `at` on, as far as `data` reaches, and where it ends, None if behind `data`.
+    """Return whether the bytes from `at` on may be a drawing of `body`, and the drawing's end, or None if `data` ends
+    before the drawing.
 
-    At the end of a row readline may draw a character, go to the row's start, and draw the character once more.
+    At the end of a row, readline may draw a character, move the cursor to the row's start, and draw the character
+    again.
     """
     for number, code in enumerate(body):
         between = _BETWEEN.match(data, at) if number else None

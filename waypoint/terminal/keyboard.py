@@ -1,7 +1,8 @@
-"""Keystrokes of the people who are attached to a terminal, held back while the daemon itself works with the shell.
+"""The keystrokes of the people who are attached to a terminal.
 
-Keystrokes wait while the daemon puts a command into the shell's line editor, and while a command runs whose stdin is
-not the terminal. Otherwise they would become part of that line, or appear as echo in the command's output.
+Keystrokes are held back while the daemon puts a command into the shell's line editor, since they would become a part of
+that line. They are also held back while a command runs whose stdin is not the terminal, since the terminal would echo
+them into the command's output.
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from waypoint.linux.tty import terminals
 from waypoint.terminal.typed import TypedInput
 
 _HELD_MAX = 1 << 16
-# Characters that begin a longer key or a search in readline, which takes the next characters as the rest: ESC ^X ^R ^S
-# TAB.
+# ESC ^X ^R ^S TAB: after one of these characters, readline takes the following characters as the rest of a key sequence
+# or of a search.
 PREFIXES = frozenset(b"\x1b\x18\x12\x13\t")
 
 
@@ -23,7 +24,7 @@ class Keyboard:
     """The keystrokes of all viewers of one terminal."""
 
     def __init__(self, master: int, typed: TypedInput) -> None:
-        """`master`: the terminal's master; the caller closes it. `typed`: takes the keystrokes to the terminal."""
+        """`master`: the terminal's master; the caller closes it. `typed`: writes the keystrokes to the terminal."""
         self._master = master
         self._typed = typed
         self._held: bytearray | None = None
@@ -33,8 +34,8 @@ class Keyboard:
         self.last = -1  # the last character that was sent to the terminal; -1: none, or unknown
 
     async def type(self, data: bytes) -> None:
-        """Send `data`, which a person typed, to the terminal, or hold it back after `hold`. Waits while too much typed
-        input is unread, so that the viewer's client is made to wait.
+        """Send the keystrokes `data` to the terminal, or hold them back if `hold` was called. Wait while too much typed
+        input is unread, so that the viewer's client has to wait, too.
         """
         if self._held is not None:
             if self._signals_pass:
@@ -60,7 +61,7 @@ class Keyboard:
         return bool(self._held)
 
     def release(self) -> None:
-        """Send the keystrokes that were held back, and hold no more back."""
+        """End `hold`: send the keystrokes that were held back."""
         held, self._held = self._held, None
         if held:
             self._send(bytes(held))
@@ -76,11 +77,11 @@ class Keyboard:
             self._typed.write(data)
 
     def _raise_signals(self, data: bytes) -> bytes:
-        """Send a signal for each signal key in `data`. Returns the keystrokes after the last signal key: as in a
-        terminal, a signal drops the input before it.
+        """Send a signal for each signal key in `data`. Return the keystrokes after the last signal key: as in a
+        terminal, a signal key discards the input before it.
 
-        The keys do not go through the terminal, because its line discipline would write `^C` into the command's output
-        and drop output that is not read yet.
+        The keys are not typed into the terminal, because its line discipline would write `^C` into the command's output
+        and discard output that was not read yet.
         """
         if self._master < 0:
             return data

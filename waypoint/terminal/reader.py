@@ -1,4 +1,4 @@
-"""Reading a session's terminal into its ring, as long as the ring has room and the terminal does not stand still."""
+"""Reads a session's terminal into its ring, while the ring has room and the session is not frozen for a capture."""
 
 import asyncio
 import os
@@ -8,21 +8,21 @@ from collections.abc import Callable
 from shellwrap.ring import Ring
 from waypoint.linux.tty import terminals, unblocking
 
-# Bytes of room in the ring with which reading starts again after it stopped for want of room. Small reads cost as much
-# as large ones.
+# Reading stops when the ring is full, and resumes when it has this many bytes of room: a small read takes as long as a
+# large one.
 _ROOM_TO_RESUME = 1 << 18
-# After a read of at least _LONG_READ bytes more output is likely to follow within _PATIENCE_S seconds, and the reader
-# waits for it without going to sleep. Where idle processors wake up slowly, this reads 2.6 times as fast as a plain
-# loop. The echo of a key is shorter than _LONG_READ.
+# After a read of at least _LONG_READ bytes more output is likely to follow within _PATIENCE_S seconds, so the reader
+# polls that long without sleeping. On machines whose idle processors wake up slowly, this is 2.6 times as fast as
+# sleeping. The echo of a key is shorter than _LONG_READ.
 _LONG_READ = 256
 _PATIENCE_S = 60e-6
 _SPILL_CHUNK = 1 << 16
 _REST_S = 1.0
-# A terminal at full rate must not hold up the daemon's other work. In one turn of the event loop it may take about this
-# many seconds for reading, and as many for what is done with the bytes.
+# A program that prints at full speed must not delay the daemon's other work. In one iteration of the event loop, a
+# terminal may take about this many seconds for reading, and as many for processing what was read.
 _TURN_S = 0.0005
 _LARGEST_READ, _SMALLEST_READ = 1 << 16, 1 << 12
-# After output that costs much more to work off than text, nothing is read for this many times its cost.
+# After output that takes much longer to process than text, nothing is read for this many times the processing time.
 _COSTLY_REST = 5.0
 
 
@@ -30,8 +30,8 @@ class TerminalReader:
     """The reader of one terminal. The caller owns `master` and `ring` and closes them."""
 
     def __init__(self, master: int, ring: Ring, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        """`on_data`: called with the bytes that were read, once they are in the ring. `on_end`: called when no process
-        has the terminal open any more.
+        """`on_data`: called with the bytes that were read, after they were put into the ring. `on_end`: called when no
+        process has the terminal open any more.
         """
         self._master = master
         self._ring = ring
@@ -43,28 +43,28 @@ class TerminalReader:
         self._rests = False
         self._spill = b""  # bytes that were read while the ring had no room
         self._drained_from: int | None = None
-        self._budget = _LARGEST_READ  # how many bytes are read in one turn
+        self._budget = _LARGEST_READ  # how many bytes are read in one iteration of the event loop
 
     @property
     def spill(self) -> bytes:
-        """Output of the terminal that was drained but has no room in the ring: it follows the ring's last byte."""
+        """The output that `drain` has read but that had no room in the ring. It follows the ring's last byte."""
         return self._spill
 
     @property
     def drained_from(self) -> int:
-        """The position in the ring of the first byte that `drain` has read and `on_data` has not got yet; the ring's
-        end if there is none.
+        """The position in the ring of the first byte that `drain` has read and that was not passed to `on_data` yet;
+        the ring's end if there is no such byte.
         """
         return self._ring.end if self._drained_from is None else self._drained_from
 
     def start(self) -> None:
-        """Begin to read. Does nothing while held or at rest, or after `close`."""
+        """Begin to read. Does nothing after `hold`, during `_rest`, or after `close`."""
         if not self._reading and not self._held and not self._rests and self._master >= 0:
             self._loop.add_reader(self._master, self._readable)
             self._reading = True
 
     def room_grew(self) -> None:
-        """Start reading again if it stopped for want of room and the ring has enough room now."""
+        """Resume reading if it stopped because the ring was full, and the ring has enough room now."""
         if self._reading or self._held or self._ring.room < min(_ROOM_TO_RESUME, self._ring.capacity // 4):
             return
         self._put_spill()
@@ -77,13 +77,13 @@ class TerminalReader:
         self._held = True
 
     def drain(self) -> None:
-        """Read all that the session has printed, so that CRIU finds an empty terminal: CRIU puts output that it finds
-        back through the line discipline, which mangles that output.
+        """Read all output of the session from the terminal, so that CRIU finds an empty terminal. CRIU would restore
+        unread output by writing it through the line discipline, which would change the output.
 
-        To be called between `hold` and `release`, while all processes of the session are frozen; any thread may call.
-        The bytes go into the ring at once, so that they survive this process; bytes that the ring has no room for go
-        into `spill`. `release` passes them to `on_data`. A read that finds nothing has waited for the kernel's worker
-        (n_tty_read calls tty_buffer_flush_work), so no output is on its way then.
+        Call this between `hold` and `release`, in any thread, while all processes of the session are frozen. The bytes
+        go into the ring at once, so that they survive this process; bytes for which the ring has no room go into
+        `spill`. `release` passes all of them to `on_data`. When a read finds nothing, no output is pending in the
+        kernel either: n_tty_read calls tty_buffer_flush_work, which waits for the kernel's worker.
         """
         self._drained_from = self.drained_from
         if self._master >= 0:
@@ -98,7 +98,7 @@ class TerminalReader:
             self._spill += chunk
 
     def release(self) -> None:
-        """Undo `hold`: pass the drained bytes to `on_data`, and read again."""
+        """End `hold`: pass the bytes that `drain` has read to `on_data`, and resume reading."""
         self._held = False
         position, self._drained_from = self.drained_from, None
         if position < self._ring.end:
@@ -108,7 +108,7 @@ class TerminalReader:
             self.start()
 
     def close(self) -> None:
-        """Stop reading for good."""
+        """Stop reading permanently."""
         self._stop()
         self._master = -1
 
@@ -133,19 +133,19 @@ class TerminalReader:
             return
         if self._ring.room == 0:
             self._stop()
-        elif interrupted:  # the session changes its terminal without end: read nothing for a while
+        elif interrupted:  # the session changes its terminal's modes very often, which slows reads: wait a while
             self._rest(_REST_S)
         if count:
             began = time.thread_time()
             self._on_data(self._ring.copy(position, position + count))
-            # Marks and changes of modes cost up to a hundred times as much as text.
+            # Processing marks and changes of modes takes up to a hundred times as long as text.
             cost_s = max(time.thread_time() - began, 1e-9)
             self._budget = max(_SMALLEST_READ, min(_LARGEST_READ, int(count * _TURN_S / cost_s)))
             if self._budget < _LARGEST_READ and self._reading and cost_s > _TURN_S / 2:
                 self._rest(_COSTLY_REST * cost_s)
 
     def _rest(self, seconds: float) -> None:
-        """Read nothing for `seconds`, whoever calls `start` or `release` meanwhile."""
+        """Read nothing for `seconds`, even if `start` or `release` is called in this time."""
         self._stop()
         self._rests = True
         self._loop.call_later(seconds, self._rested)

@@ -1,7 +1,9 @@
-"""The work on a terminal while its session is frozen for a capture: taking typed-ahead input out, making copies.
+"""The work on a terminal while its session is frozen for a capture: saving typed-ahead input (typed, but not read by a
+program yet), and copying the terminal's files.
 
-The functions here are called in a thread between `Terminal.stand_still` and `Terminal.go_on`, while the event loop
-neither reads from the terminal, nor writes to it or to its ring. (It may still set the window's size or send a signal.)
+These functions are called in a thread between `Terminal.stand_still` and `Terminal.go_on`. In this time the event loop
+does not read from the terminal, nor write to the terminal or its ring. It may still set the window's size or send a
+signal.
 """
 
 from pathlib import Path
@@ -18,11 +20,11 @@ from waypoint.terminal.terminal import Terminal
 def take_typed_ahead(terminal: Terminal, session_folder: Path) -> None:
     """Move typed input that no program has read yet from the terminal into a file in the session's runtime folder.
 
-    Makes no file if there is no such input. Raises OSError; the input is in the terminal then, as before.
+    Creates no file if there is no such input. If OSError is raised, the input stays in the terminal.
 
-    Without this CRIU would read the input and write it to the master at the restore. There it would be echoed a second
-    time and come behind an unfinished line; if a process has opened the terminal once more, as zsh does, it would come
-    back as output.
+    Otherwise CRIU would save this input and type it again at the restore. The terminal would then echo the input a
+    second time, and insert it after an unfinished line. If a process has opened the terminal a second time, as zsh
+    does, the input would even be restored as output.
     """
     found = terminals.take_typed_ahead(terminal.master)
     if found:
@@ -34,7 +36,7 @@ def take_typed_ahead(terminal: Terminal, session_folder: Path) -> None:
 
 
 def give_typed_ahead_back(terminal: Terminal, session_folder: Path) -> None:
-    """Undo `take_typed_ahead`, which this daemon or an earlier one has called. Does nothing if there is no file."""
+    """Undo a `take_typed_ahead` of this daemon or an earlier daemon. Does nothing if the file does not exist."""
     path = session_folder / TYPED_AHEAD_FILE
     if path.exists() and not terminal.is_released:
         terminals.type_ahead(terminal.master, path.read_bytes())
@@ -42,7 +44,7 @@ def give_typed_ahead_back(terminal: Terminal, session_folder: Path) -> None:
 
 
 def save(terminal: Terminal, session_folder: Path, folder: Path) -> TerminalLayer:
-    """Write copies of the ring and of the small files in `session_folder` into `folder`."""
+    """Copy the ring and the small files of the terminal from `session_folder` into `folder`."""
     spill = terminal.reader.spill
     size = terminal.ring.save(str(folder / RING_FILE), spill)
     copy_small_files(session_folder, folder)
@@ -51,7 +53,9 @@ def save(terminal: Terminal, session_folder: Path, folder: Path) -> TerminalLaye
 
 
 def has_printed_prompt(terminal: Terminal) -> bool:
-    """True if the drained output has a mark P in it, by which the shell says that it is about to draw a prompt."""
+    """True if the output that `TerminalReader.drain` has read contains a mark P, by which the shell announces a
+    prompt.
+    """
     ring = terminal.ring
     start = max(ring.start, terminal.reader.drained_from - LONGEST)
     drained = ring.copy(start, ring.end) + terminal.reader.spill

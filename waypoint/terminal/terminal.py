@@ -1,6 +1,7 @@
-"""The daemon's end of a session's terminal: reads output into the ring, finds marks, wakes followers, writes input.
+"""The daemon's end of a session's terminal: reads output into the ring, finds marks, wakes the tasks that wait for
+output, and writes input.
 
-Nothing here runs unless the session prints or a client types: an idle session costs no wake-up.
+Nothing here runs unless the session prints or a client types, so an idle session costs no processor time.
 """
 
 import asyncio
@@ -20,25 +21,26 @@ class Terminal:
     """Owns the master's file descriptor and the ring; `close` closes both. Use within one event loop."""
 
     def __init__(self, master: int, ring: Ring) -> None:
-        """`master` becomes non-blocking. `ring` may have bytes in it, which an earlier daemon has written."""
+        """Make `master` non-blocking. `ring` may contain output that an earlier daemon has written."""
         os.set_blocking(master, False)
         self.master = master
         self.ring = ring
         self.closed = asyncio.Event()
-        # Cleared while the terminal stands still. Code that changes the ring, the record of a command in flight or the
-        # terminal's modes waits for this event right before, and makes the change without another await. So a capture
-        # finds all three as they were at one moment.
+        # Cleared while the session is frozen for a capture (`stand_still`). Code that changes the ring, the record of
+        # the running command or the terminal's modes first waits for this event, and then makes the change without
+        # another await. So all three are consistent in a capture.
         self.moving = asyncio.Event()
         self.moving.set()
         self.on_mark: list[Callable[[Mark], None]] = []
-        # Id and nonce of the command that runs without output processing (OPOST): viewers put a CR before each LF.
+        # The id and nonce of a command that runs without output processing (OPOST). Viewers then put a CR before each
+        # LF.
         self.raw_command: tuple[str, ...] = ()
-        self.epitaph = ""  # why the session ends, if the daemon knows that before the end
+        self.epitaph = ""  # the reason for the session's end, if the daemon knows the reason before the end
         if not ring.end:  # a new ring: no modes are in its header yet, which would mean "cursor hidden, no wrapping"
             ring.modes = DEFAULT
         self.modes = ModeTracker(ring.modes, ring.alternate_from, ring.end)
-        # The last bytes are scanned again, since a mark may have begun in them. The whole marks in them are ignored
-        # here: the last daemon has heard them, or the caller asks for them with `marks`.
+        # Scan the last bytes of the ring again, since an incomplete mark may begin there. Complete marks are ignored
+        # here: the previous daemon has acted on them, or the caller gets them from `marks`.
         self._scanner = MarkScanner(max(ring.start, ring.end - LONGEST))
         self._scanner.feed(ring.copy(self._scanner.settled, ring.end))
         self._loop = asyncio.get_running_loop()
@@ -49,12 +51,12 @@ class Terminal:
         self.keyboard = Keyboard(master, self.typed)
 
     def start(self) -> None:
-        """Begin to read. Functions that are to hear the first marks must be in `on_mark` before."""
+        """Begin to read. Functions that must get the first marks have to be in `on_mark` before."""
         self.reader.start()
 
     def close(self) -> None:
-        """Stop reading, and close the descriptor and the ring. The session notices nothing, since its own descriptor of
-        the master stays open.
+        """Stop reading, and close the descriptor and the ring. The session does not notice, since a process of the
+        session has the master open, too.
         """
         if self.is_released:
             return
@@ -65,45 +67,51 @@ class Terminal:
 
     @property
     def is_released(self) -> bool:
-        """True after `close`: the daemon has given the terminal up, even if the session lives."""
+        """True after `close`: the daemon no longer serves this terminal, even if the session still runs."""
         return self.master < 0
 
     @property
     def settled(self) -> int:
-        """The position up to which all marks are complete: an unfinished mark can begin only at or behind it."""
+        """The position up to which all marks are complete. An incomplete mark can only begin at or after this
+        position.
+        """
         return self.ring.end if self.closed.is_set() else self._scanner.settled
 
     def marks(self, position: int) -> list[Mark]:
-        """The marks in the ring from `position` on, or from the ring's start if that is later."""
+        """Return the marks in the ring from `position` on, or from the ring's start if that is later."""
         position = max(position, self.ring.start)
         return MarkScanner(position).feed(self.ring.copy(position, self.ring.end))
 
     async def wait_more(self, position: int) -> None:
-        """Return once there is a settled byte at `position`, the terminal is closed, or `wake` was called."""
+        """Return when `settled` is greater than `position`, the terminal is closed, or `wake` was called."""
         if self.settled <= position and not self.closed.is_set():
             await self.wait_news()
 
     async def wait_news(self) -> None:
-        """Return when more was printed, or when `wake` was called."""
+        """Return when the session has printed more, or when `wake` was called."""
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         await waiter
 
     def set_floor(self, position: int | None) -> None:
-        """Keep the ring's bytes from `position` on: if the ring is full, reading stops. None: keep nothing."""
+        """Do not overwrite the ring's bytes from `position` on: if the ring is full, stop reading from the terminal.
+        None allows to overwrite all.
+        """
         if self.is_released:
             return
         self.ring.floor = position
         self.reader.room_grew()
 
     def append(self, data: bytes) -> None:
-        """Put `data` into the ring as if the session had printed it: a mark that the daemon writes for viewers."""
+        """Put `data` into the ring as if the session had printed it. Used for marks that the daemon adds for
+        viewers.
+        """
         self.ring.append(data)
         self._take_in(data)
 
     def stand_still(self) -> None:
-        """Stop reading and typing until `go_on`: the session is about to be frozen. Until then, another thread may call
-        `reader.drain` and the functions of standstill.py. Does nothing if the terminal is released.
+        """Stop reading and typing until `go_on`, because the session is about to be frozen for a capture. In this time
+        another thread may call `reader.drain` and the functions of standstill.py. Does nothing after `close`.
         """
         if self.is_released:
             return
@@ -112,7 +120,7 @@ class Terminal:
         self.typed.hold()
 
     def go_on(self) -> None:
-        """Undo `stand_still`. Does nothing if the terminal does not stand still, or is released."""
+        """End `stand_still`. Does nothing if `stand_still` was not called, or after `close`."""
         if not self.is_released and not self.moving.is_set():
             self.moving.set()
             self.reader.release()
@@ -129,7 +137,7 @@ class Terminal:
         self.wake()
 
     def wake(self) -> None:
-        """Let all tasks in `wait_more` and `wait_news` look again."""
+        """Make all running calls of `wait_more` and `wait_news` return."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -1,4 +1,6 @@
-"""The queue of input to a terminal, typed by people or by the daemon. The kernel's own buffer holds only 4 KiB."""
+"""The queue of input that people or the daemon type into a terminal. It is needed since the kernel's own buffer holds
+only 4 KiB.
+"""
 
 import asyncio
 import contextlib
@@ -7,12 +9,14 @@ import os
 
 from waypoint.linux.tty import unblocking
 
-# Bytes that may be queued for a program that does not read; with more, `wait_written` waits.
+# How many bytes may be queued for a program that does not read. While more are queued, `wait_written` waits.
 _WAITING_MAX = 1 << 16
 
 
 class TypedInput:
-    """Input for the terminal behind `master`, which must be non-blocking and stays the caller's to close."""
+    """Writes input to the terminal whose master side is `master`. `master` must be non-blocking; the caller closes
+    it.
+    """
 
     def __init__(self, master: int) -> None:
         self._master = master
@@ -23,8 +27,8 @@ class TypedInput:
         self._written.set()
 
     def write(self, data: bytes) -> None:
-        """Type `data`. Never blocks: bytes that the terminal does not take now are queued and written when it does.
-        After `close` they are dropped.
+        """Type `data`. Never blocks: bytes that the terminal does not accept now are queued and written later. After
+        `close`, `data` is discarded.
         """
         if not self._unwritten and not self._held:
             data = data[self._write_some(data) :]
@@ -40,19 +44,19 @@ class TypedInput:
         await self._written.wait()
 
     def hold(self) -> None:
-        """Write nothing to the terminal until `release`; input is queued."""
+        """Write nothing to the terminal until `release`; queue the input instead."""
         if self._unwritten and self._master >= 0:
             self._loop.remove_writer(self._master)
         self._held = True
 
     def release(self) -> None:
-        """Write to the terminal again, the queued input first."""
+        """Resume writing to the terminal, beginning with the queued input."""
         self._held = False
         if self._unwritten and self._master >= 0:
             self._loop.add_writer(self._master, self._writable)
 
     def close(self) -> None:
-        """Drop the queue and stop using the master: the terminal has ended, or the caller is about to close it."""
+        """Discard the queue and stop using the master: the terminal has ended, or the caller is about to close it."""
         if self._master >= 0:
             self._loop.remove_writer(self._master)
             self._master = -1
@@ -69,7 +73,7 @@ class TypedInput:
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                return len(data)  # EIO: nobody has the terminal open; the reader reports the end
+                return len(data)  # EIO: no process has the terminal open; the reader reports the terminal's end
         return 0
 
     def _writable(self) -> None:

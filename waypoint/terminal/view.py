@@ -1,7 +1,7 @@
 """Viewers of a session: clients that are attached to its terminal, and readers of its logs.
 
-Each viewer is a cursor over the ring. The session never waits for a viewer: one that falls behind what the ring holds
-is repainted.
+Each viewer has a position in the ring. The session never waits for a viewer: if the ring has overwritten output that a
+viewer has not seen, the viewer's screen is repainted.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from waypoint.terminal.terminal import Terminal
 from waypoint.terminal.view_filter import ViewFilter, open_view, repaint
 
 _PIECE = 1 << 16
-# Seconds that a full-screen program is given to redraw itself after a change of the window's size. The size is changed
-# and then changed back; the program must have seen the first change before the second one, and the second one before
-# anything is typed: vim 9 holds back keys that arrive together with a change until the next key.
+# How many seconds a full-screen program gets to redraw itself after a change of the window's size. The size is changed
+# and then changed back. The program must notice the first change before the second is made, and the second before
+# anything is typed: if a key arrives together with a change, vim 9 does not act on the key until the next key.
 _DRAW_S = 0.05
 
 
@@ -29,18 +29,18 @@ class _Viewer:
 
 
 class Viewers:
-    """All viewers of one session. `count`: how many are attached."""
+    """All viewers of one session. `count`: how many clients are attached."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self.count = 0
-        self._steady = asyncio.Event()  # set: no program is being made to redraw itself, so keystrokes need not wait
+        self._steady = asyncio.Event()  # cleared while a program redraws itself; keystrokes wait for it
         self._steady.set()
         self._settling: asyncio.TimerHandle | None = None
 
     async def attach(self, inlet: Inlet, outlet: Outlet, rows: int, cols: int) -> tuple[int, int]:
-        """Show the terminal to a client and type its keystrokes, until the client leaves or the terminal ends
-        (`terminal.closed`). `rows` and `cols`: the size of the client's window. Returns its last rows and columns.
+        """Show the terminal to a client and type the client's keystrokes, until the client leaves or the terminal ends
+        (`terminal.closed`). `rows` and `cols`: the size of the client's window. Return the last size of that window.
         """
         viewer = _Viewer((rows, cols))
         self.count += 1
@@ -53,20 +53,25 @@ class Viewers:
         return viewer.size
 
     async def logs(self, inlet: Inlet, outlet: Outlet, *, follow: bool) -> None:
-        """Send the scrollback; with `follow` also further output, until the client leaves or the terminal ends."""
+        """Send the output in the ring. With `follow`, also send further output until the client leaves or the terminal
+        ends.
+        """
         await _first(self._send_log(outlet, follow=follow), _wait_gone(inlet))
 
     async def _show(self, outlet: Outlet, *, is_new_size: bool) -> None:
-        """Send the client a repaint, then the output that follows; repaint again whenever the client is too slow.
+        """Paint the client's screen, then send the output that follows. Repaint the screen whenever the client is too
+        slow.
 
-        `is_new_size`: the window's size has just changed, so a full-screen program redraws itself unasked.
+        `is_new_size`: the window's size has just changed, so a full-screen program redraws itself anyway.
         """
         terminal, ring = self._terminal, self._terminal.ring
         view: ViewFilter | None = None
         position = 0
         while True:
-            if view is None or position < ring.start:  # new, or too slow: output that it has not seen is overwritten
-                await terminal.moving.wait()  # drained output is in the ring, but its modes are tracked only afterwards
+            # A new client, or a client so slow that output which it has not seen was overwritten.
+            if view is None or position < ring.start:
+                # While the session is frozen, the ring may contain output whose changes of modes are not tracked yet.
+                await terminal.moving.wait()
                 picture, view = repaint(ring, terminal.raw_command)
                 position = ring.end
                 if ring.modes & modes.ALTERNATE:
@@ -113,10 +118,10 @@ class Viewers:
         await outlet.output(view.finish())
 
     def _have_drawn(self, *, is_new_size: bool) -> None:
-        """Make a full-screen program redraw itself. If its window has no new size, the size changes for a moment."""
+        """Make a full-screen program redraw itself. Unless the window's size is new, change the size for a moment."""
         loop = asyncio.get_running_loop()
         drawn = loop.time() + _DRAW_S
-        # If the size is new, one change is enough: vim 9 overlooks a change that comes while it redraws for another.
+        # If the size is new, no further change is made: vim 9 ignores a change while it redraws because of another.
         if not is_new_size:
             window = self._terminal.window
             rows, cols = window.size
@@ -130,7 +135,9 @@ class Viewers:
 
 
 def window_size(frame: Frame) -> tuple[int, int] | None:
-    """Rows and columns in a `w` frame (docs/protocol.md, section 2); None if its payload is not two 16-bit numbers."""
+    """Return rows and columns from a `w` frame (docs/protocol.md, section 2), or None if its payload is not two 16-bit
+    numbers.
+    """
     if len(frame.payload) != 4:
         return None
     return int.from_bytes(frame.payload[:2], "big"), int.from_bytes(frame.payload[2:], "big")
@@ -143,8 +150,8 @@ async def _wait_gone(inlet: Inlet) -> None:
 
 
 async def _first(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Run `jobs` until the first of them returns, and cancel the others. A ConnectionError (the client has gone) is not
-    raised; any other exception of the first one is.
+    """Run `jobs` until the first job ends, and cancel the others. Raise the exception of the first job, unless it is a
+    ConnectionError (the client has left).
     """
     tasks = [asyncio.ensure_future(job) for job in jobs]
     try:

@@ -1,7 +1,7 @@
-"""The filter between a terminal's output and what a person is shown: it hides Waypoint's marks, and the wrapper line
-that the shell's editor draws for an exec.
+"""The filter for terminal output that is shown to people: it hides Waypoint's marks, and the wrapper line that the
+shell's editor draws for an exec.
 
-Only viewers and logs are filtered. The client of an exec gets the bytes as they are.
+Only the output for viewers and logs is filtered. The client of an exec gets the unchanged bytes.
 """
 
 import re
@@ -14,8 +14,8 @@ from waypoint.terminal.drawing import Undrawn
 
 _TAIL_MAX = 1 << 16
 _CLEAR = b"\x1b[H\x1b[2J"
-# Queries that a terminal answers as if the answer were typed. A replay must not contain them: the program that asked is
-# long gone, and the shell would get the answer as input.
+# Queries that a terminal answers with input, as if a person had typed the answer. A replay of old output must not
+# contain them: the program that sent the query no longer waits, so the shell would get the answer as input.
 _QUERY = re.compile(
     rb"\x1b(?:\[[>=?]?[0-9;]*(?:c|[56]n|\?[0-9;]*n|x|\$p)|\[\?[0-9;]*\$p|\[>[0-9]*q|\[\?u|\[1[1-9]t|\[2[01]t|Z"
     rb"|\][0-9;]*;\?(?:\x07|\x1b\\)|P[+$]q[^\x07\x1b]*\x1b\\)"
@@ -26,15 +26,17 @@ class ViewFilter:
     """Filters a stream that arrives in arbitrary pieces, from byte `position` of the terminal's output on."""
 
     def __init__(self, position: int, command: tuple[str, ...] = ()) -> None:
-        """`command`: id and nonce of the command that runs without output processing at `position`; empty: none."""
+        """`command`: the id and nonce of the command that runs without output processing at `position`; empty if there
+        is no such command.
+        """
         self._scanner = MarkScanner(position)
         self._held = b""  # bytes that may be the beginning of a mark
-        self._undrawn: Undrawn | None = None  # from the mark A until V or P: the wrapper is drawn there
+        self._undrawn: Undrawn | None = None  # from the mark A until V or P, between which the wrapper is drawn
         self._command = command
 
     def feed(self, data: bytes) -> bytes:
-        """Returns what to show of `data`. Bytes at its end that may be the beginning of a mark are held back until the
-        next piece.
+        """Return the bytes of `data` to show. Bytes at its end that may be the beginning of a mark are kept for the
+        next call.
         """
         base = self._scanner.position - len(self._held)
         marks = self._scanner.feed(data)
@@ -50,14 +52,14 @@ class ViewFilter:
         return b"".join(parts)
 
     def finish(self) -> bytes:
-        """Returns the bytes that were held back as a possible beginning of a mark or of a drawing. To be called at the
-        stream's end.
+        """Return the bytes that were kept because they might begin a mark or a drawing. Call this at the stream's
+        end.
         """
         held, self._held = self._held, b""
         return self._text(held) + self._drawn()
 
     def pass_mark(self, mark: Mark) -> bytes:
-        """Change the filter's state as `mark` asks; returns what to show in place of the mark."""
+        """Update the filter's state for `mark`. Return the bytes to show in place of the mark."""
         if self._command:
             if mark.kind == "E" and mark.fields[:2] == self._command:
                 self._command = ()
@@ -78,7 +80,7 @@ class ViewFilter:
         return b""
 
     def _drawn(self) -> bytes:
-        """What to show of the bytes since the mark A that were held back, now that the wrapper is drawn."""
+        """Return the bytes to show from those that were kept since the mark A, when the wrapper is completely drawn."""
         undrawn, self._undrawn = self._undrawn, None
         return undrawn.finish() if undrawn is not None else b""
 
@@ -89,20 +91,23 @@ class ViewFilter:
 
 
 def command_line(escaped: str) -> bytes:
-    """The line that shows viewers a command which a client sent; it replaces the prompt. `escaped`: percent-encoded."""
+    """Return the line by which viewers see a client's command; the line replaces the prompt. `escaped`: the command,
+    percent-encoded.
+    """
     text = urllib.parse.unquote(escaped, errors="replace")
     shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
     return f"\r\x1b[K\x1b[2m\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK} {shown}\x1b[22m\r\n".encode()
 
 
 def open_view(ring: Ring, position: int, running: tuple[str, ...]) -> ViewFilter:
-    """A filter for the bytes from `position` on, in the state that the marks before `position` give it.
+    """Return a filter for the bytes from `position` on. Its state results from the marks before `position`.
 
-    `running`: id and nonce of the command that runs now without output processing; empty: none does.
+    `running`: the id and nonce of the command that now runs without output processing; empty if there is no such
+    command.
     """
     marks = MarkScanner(ring.start).feed(ring.copy(ring.start, ring.end))
     ends = [mark for mark in marks if mark.kind in ("V", "E")]
-    if ends and ends[0].kind == "E":  # its V is lost: the command was running at the ring's start
+    if ends and ends[0].kind == "E":  # no V before this E: the command was already running at the ring's start
         running = ends[0].fields[:2]
     view = ViewFilter(position, running if not ends or ends[0].kind == "E" else ())
     for mark in marks:
@@ -112,25 +117,26 @@ def open_view(ring: Ring, position: int, running: tuple[str, ...]) -> ViewFilter
 
 
 def blank() -> bytes:
-    """Bytes that clear a terminal's screen and reset its modes."""
+    """Return bytes that clear a terminal's screen and reset its modes."""
     return modes.reset() + _CLEAR
 
 
 def repaint(ring: Ring, running: tuple[str, ...]) -> tuple[bytes, ViewFilter]:
-    """Bytes that make a new viewer's terminal look nearly as if it had been attached all the time, and the filter for
-    the output that follows. `running`: as in `open_view`.
+    """Return bytes that make a new viewer's terminal look nearly as if it had been attached all the time, and the
+    filter for the output that follows. `running`: see `open_view`.
 
-    They do not draw a full-screen program whose start is no longer in the ring: the caller makes it redraw itself.
+    The bytes do not draw a full-screen program whose start is no longer in the ring. The caller makes such a program
+    redraw itself.
     """
-    # The main screen's content ends where a full-screen program switched to the alternate screen; it is shown again
-    # when that program ends.
+    # The main screen's content ends where a full-screen program switched to the alternate screen. The main screen must
+    # be painted, too, since it is shown again when that program ends.
     end = ring.alternate_from if ring.modes & modes.ALTERNATE else ring.end
     start, shown = ring.start, b""
     if end < start:
         start, shown = ring.end, b"\x1b[?1049h" + _CLEAR
     elif end - start > _TAIL_MAX:
         start = min(_line_start(ring, end - _TAIL_MAX), end)
-    if 0 < start < end:  # `start` may lie within the output of an earlier full-screen program, which is skipped
+    if 0 < start < end:  # if `start` lies within the output of an earlier full-screen program, skip that output
         start += modes.alternate_left(ring.copy(start, end))
     clear = _CLEAR if start > 0 and not shown else b""
     view = open_view(ring, start, running)
@@ -139,5 +145,5 @@ def repaint(ring: Ring, running: tuple[str, ...]) -> tuple[bytes, ViewFilter]:
 
 
 def _line_start(ring: Ring, position: int) -> int:
-    """The position after the first newline from `position` on; `position` itself if there is no newline."""
+    """Return the position after the first newline at or after `position`, or `position` if there is no newline."""
     return position + ring.copy(position, ring.end).find(b"\n") + 1

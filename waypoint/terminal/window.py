@@ -1,14 +1,16 @@
-"""The size of a session's terminal: the smallest of its viewers' windows, in rows and in columns."""
+"""The size of a session's terminal: the smallest number of rows and of columns of all viewers' windows."""
 
 from waypoint.linux.tty import terminals
 
-# Fewest rows and columns that the terminal is given: zsh 5.9 crashes in a window of one column.
+# The minimum of rows and columns. zsh 5.9 crashes in a window of one column.
 _SMALLEST = (2, 4)
 _LARGEST = 10_000
 
 
 class Window:
-    """`size`: rows and columns of the terminal behind `master`, which the caller closes."""
+    """Sets the size of the terminal whose master side is `master`; the caller closes `master`. `size`: rows and
+    columns.
+    """
 
     def __init__(self, master: int) -> None:
         self._master = master
@@ -16,8 +18,8 @@ class Window:
         self.size = terminals.window_size(master)
 
     def resize(self, rows: int, cols: int) -> None:
-        """Set the terminal's size, within bounds. The kernel sends SIGWINCH to the foreground programs if the size is
-        new. Does nothing after `close`.
+        """Set the terminal's size, limited to _SMALLEST and _LARGEST. The kernel sends SIGWINCH to the foreground
+        programs if the size has changed. Does nothing after `close`.
         """
         rows, cols = (max(low, min(n, _LARGEST)) for n, low in zip((rows, cols), _SMALLEST, strict=True))
         if self._master >= 0:
@@ -25,8 +27,8 @@ class Window:
             self.size = rows, cols
 
     def show(self, viewer: object, rows: int, cols: int) -> bool:
-        """Note the size of `viewer`'s window (zeros: unknown) and fit the terminal to all windows. Returns True if that
-        changed `size`.
+        """Record the size of `viewer`'s window (zeros: unknown) and fit the terminal to all windows. Return True if
+        `size` has changed.
         """
         before = self.size
         if rows > 0 and cols > 0:
@@ -35,12 +37,12 @@ class Window:
         return self.size != before
 
     def drop(self, viewer: object) -> None:
-        """Forget `viewer`'s window and fit the terminal to the others. Without any other the size stays as it is."""
+        """Forget `viewer`'s window and fit the terminal to the other windows. The size stays if no window is left."""
         if self._shown.pop(viewer, None):
             self.fit(self.size)
 
     def fit(self, default: tuple[int, int]) -> None:
-        """Give the terminal the largest size that all viewers' windows can show; without viewers, `default`."""
+        """Set the largest size that all viewers' windows can show, or `default` if there are no viewers."""
         shown = self._shown.values()
         rows, cols = (min(rows for rows, _ in shown), min(cols for _, cols in shown)) if shown else default
         if (rows, cols) != self.size:

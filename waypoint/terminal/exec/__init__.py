@@ -1,5 +1,5 @@
 """Exec: running a client's command line in the session's own shell.
 
-The daemon and the shell's hooks talk by marks (docs/protocol.md, section 3). A command survives its daemon: its record
-is kept in a file, from which the next daemon continues.
+The shell's hooks report to the daemon by marks, escape sequences in the terminal's output (docs/protocol.md, section
+3). A command survives its daemon: the command's record is kept in a file, so that the next daemon can continue.
 """

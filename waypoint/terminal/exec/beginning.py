@@ -1,4 +1,4 @@
-"""The beginning of a command: from the key press to the mark S, which the shell sends when the command starts."""
+"""The beginning of a command: from the key press to the mark S, which the shell prints when the command starts."""
 
 import asyncio
 import signal
@@ -11,17 +11,18 @@ from waypoint.terminal.hooks.asking import Desk, ask, hear
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
-# Seconds for which a shell may refuse a command that another daemon has begun.
+# How many seconds to wait for a shell that refuses a command which an earlier daemon has begun.
 _PATIENCE_S = 5.0
 # A shell at its prompt begins a command within milliseconds. A shell that hangs in its hooks never does: the session's
-# root can give the hooks an endless file to read. So a command with a timeout must begin within that timeout or the
-# wait for the prompt, at least _BEGIN_S seconds; a command that its client calls off must begin within _CALLED_OFF_S.
+# root can give the hooks an endless file to read. So a command with a timeout must begin within that timeout, within
+# the time that the client allows for the prompt, or within _BEGIN_S, whichever is longest. After the client has
+# cancelled a command, the command must begin within _CALLED_OFF_S.
 _BEGIN_S, _CALLED_OFF_S = 2.0, 1.0
 
 
 class Beginning:
     def __init__(self, desk: Desk, talk: HookExchange, record: ExecRecord, wait_prompt_s: float | None) -> None:
-        """`wait_prompt_s`: as of Execution."""
+        """`wait_prompt_s`: see Execution."""
         self._desk = desk
         self._talk = talk
         self._record = record
@@ -31,12 +32,12 @@ class Beginning:
         self._called_off = asyncio.Event()
 
     def call_off(self) -> None:
-        """Give the command up if it does not begin within _CALLED_OFF_S."""
+        """Cancel the command if it does not begin within _CALLED_OFF_S."""
         self._called_off.set()
 
     async def wait(self) -> None:
-        """Make the shell begin the command and set the record's phase. Raises NotAtPrompt if the command does not
-        begin in time; a command that was called off or has timed out then also gets SIGINT (^C), to end a hanging hook.
+        """Make the shell begin the command, and set the record's phase. If the command does not begin in time, raise
+        NotAtPrompt, after sending SIGINT (^C) to the shell, which ends a hanging hook.
         """
         desk, talk, record = self._desk, self._talk, self._record
         jobs = [asyncio.ensure_future(job) for job in (self._wait_started(), self._wait_given_up())]
@@ -49,8 +50,8 @@ class Beginning:
                 said = await given_up
                 if desk.watch.shell is not None and not desk.terminal.closed.is_set():
                     send(desk.terminal.master, desk.watch.shell.pid, signal.SIGINT)
-                    desk.go.say("E", record.nonce)  # the shell may wait after the mark E of a command it has accepted
-                raise NotAtPrompt(f"the session's shell did not begin the command {said}; it was taken back")
+                    desk.go.say("E", record.nonce)  # a shell that has accepted the command may wait after the mark E
+                raise NotAtPrompt(f"the session's shell did not begin the command {said}; the command will not run")
         finally:
             for job in jobs:
                 job.cancel()
@@ -64,7 +65,7 @@ class Beginning:
             record.phase = Phase.ENDED
 
     async def _wait_given_up(self) -> str:
-        """Return when the command's time to begin is over; the text says which limit has passed."""
+        """Wait until the command's time to begin is over. Return a text that says which limit has passed."""
         limit_s, moving = self._record.timeout_s, self._desk.terminal.moving
         if limit_s is None:
             await self._called_off.wait()
@@ -80,17 +81,18 @@ class Beginning:
         if not self._called_off.is_set():
             return f"within {limit_s:g} s"
         await wait_moment(time.monotonic() + _CALLED_OFF_S, moving)
-        return "before it was called off"
+        return "before the client cancelled it"
 
     async def _wait_started(self) -> None:
-        """Return when the shell has sent the mark S, or E if the command was aborted at once."""
+        """Return when the shell has printed the mark S, or E if the command was aborted before it started."""
         desk, talk = self._desk, self._talk
         operation = "tty" if self._record.tty else "in" if self._record.stdin else "exec"
         answers = ("S", "E", "A", "B")
         if self._adopted:
-            # The last daemon may have pressed the key already. A second key press would be input of the command.
+            # The previous daemon may have pressed the key already. A second key press would become input of the
+            # command.
             await hear(desk, talk, answers)
-        entered = talk.heard("A") is not None  # the last daemon has typed Enter, or died just before
+        entered = talk.heard("A") is not None  # the previous daemon has typed Enter, or died just before
         while talk.heard("S", "E") is None:
             prompts = desk.watch.prompts
             answer = talk.heard("A") or await ask(desk, talk, operation, answers)
@@ -98,7 +100,7 @@ class Beginning:
                 await self._enter(entered=entered)
                 entered = False
             elif answer.kind == "B":
-                desk.terminal.keyboard.release()  # so that a person can type what the shell waits for
+                desk.terminal.keyboard.release()  # so that a person can complete the line that the shell waits for
                 await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
                 desk.terminal.keyboard.hold(signals_pass=False)
 
@@ -111,4 +113,4 @@ class Beginning:
         if not entered and not zsh:
             self._desk.terminal.typed.write(b"\r")
         if await hear(self._desk, self._talk, ("S", "E")) is None and not entered:
-            raise NotAtPrompt("the session's shell did not begin the command that it had accepted")
+            raise NotAtPrompt("the session's shell accepted the command but did not begin it")

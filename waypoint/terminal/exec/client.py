@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from waypoint.terminal.terminal import Terminal
 
 T = TypeVar("T")
-# Signals that call off a command which has not begun.
+# Signals that cancel a command if it has not begun yet.
 _LEAVING = frozenset({"INT", "TERM", "HUP", "QUIT", "KILL"})
 
 
 class ClientGone(Exception):
-    """The client has left, or has called its command off before it began. The text says which."""
+    """The client has left, or has cancelled its command before the command began. The text says which."""
 
 
 class ExecClient:
-    """Reads a client's frames, also while the command waits for its turn, so that a disconnect is detected at once."""
+    """Reads a client's frames. It reads also while the command waits for earlier commands, to detect a disconnect at
+    once.
+    """
 
     def __init__(self, inlet: Inlet, outlet: Outlet, size: tuple[int, int] = (0, 0)) -> None:
         """`size`: rows and columns of the client's window; zeros: unknown."""
@@ -36,8 +38,8 @@ class ExecClient:
         self._task = asyncio.create_task(self._read())
 
     def listen(self, run: "Execution", terminal: "Terminal") -> None:
-        """Pass frames on to `run` from now on. With `exec --tty` the client's input is typed on the terminal, and its
-        window counts for the terminal's size at once, before the command begins.
+        """Begin to pass frames to `run`. With `exec --tty`, the client's input is typed into the terminal, and the size
+        of the client's window counts for the terminal's size before the command begins.
         """
         self._run, self._terminal = run, terminal
         self._show_window()
@@ -49,7 +51,7 @@ class ExecClient:
             self._terminal.window.drop(self)
 
     def check_here(self) -> None:
-        """Raise ClientGone if the client has left or called its command off."""
+        """Raise ClientGone if the client has left or has cancelled its command."""
         if self._gone.done():
             raise ClientGone(self._gone.result())
 
@@ -69,9 +71,9 @@ class ExecClient:
         try:
             while (frame := await self._inlet.receive()) is not None:
                 await self._take(frame)
-            self._leave("the client has gone; the command goes on")
+            self._leave("the client has disconnected; the command continues")
         except (ConnectionError, OSError):
-            self._leave("the client has gone; the command goes on")
+            self._leave("the client has disconnected; the command continues")
 
     def _leave(self, said: str) -> None:
         if not self._gone.done():
@@ -82,11 +84,12 @@ class ExecClient:
         run = self._run
         match frame.kind:
             case "k" if run is None and name in _LEAVING:
-                self._leave("called off before it began")
+                self._leave("the client cancelled the command before it began")
             case "k" if run is not None and name in NAMES:
                 run.signal(NAMES[name])
             case "i":
-                await self._listening.wait()  # no command takes input yet; read no further, so that the client blocks
+                # No command accepts input yet. Read no further frames, so that the client blocks.
+                await self._listening.wait()
                 await self._input(frame.payload)
             case "w" if size := window_size(frame):
                 self._size = size

@@ -1,7 +1,7 @@
-"""Runs clients' command lines in the session's own shell, one at a time; each runs on if its client leaves.
+"""Runs clients' command lines in the session's own shell, one at a time. A command continues if its client leaves.
 
-This module has the queue of commands, the stream to the client, and the takeover from a daemon that died. execution.py
-talks to the shell.
+This module queues the commands, streams output to the client, and takes over the command of a daemon that died.
+execution.py communicates with the shell.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from waypoint.terminal.hooks.run_folder import RunFolder
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
 from waypoint.terminal.terminal import Terminal
 
-# Seconds until a new shell's first prompt; the user's startup files run before it.
+# How many seconds a new shell gets until its first prompt. The user's startup files run in this time.
 FIRST_PROMPT_S = 5.0
-# Number of recent command ids kept, so that a repeated request does not run its command twice.
+# How many recent command ids are kept, so that a repeated request does not run its command twice.
 REMEMBERED = 64
 _REMOVED = (
-    f"/{RUN_FOLDER} was removed from the session, so its shell takes no commands; "
-    "to keep its files and begin a new shell: waypoint stop, then waypoint shell"
+    f"/{RUN_FOLDER} was removed from the session, so its shell accepts no commands; "
+    "to keep the session's files and start a new shell: waypoint stop, then waypoint shell"
 )
 
 
 class CommandLine:
-    """The command lines of one session. Create it before `Terminal.start`; call `adopt` if another daemon started the
-    session.
+    """Runs the commands of one session. Create this before `Terminal.start`, and call `adopt` if an earlier daemon has
+    started the session.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class CommandLine:
         ended: asyncio.Future[int | None],
     ) -> None:
         """`folder`: the session's /run/waypoint. `nonce`: identifies the shell's marks. `state_path`: the file with the
-        record of the command in flight. `processes`: returns the host pids of the session's processes. `ended`: gets
-        the shell's exit status when the session has ended (None: unknown).
+        record of the running command. `processes`: returns the host pids of the session's processes. `ended`: gets the
+        shell's exit status when the session has ended (None: unknown).
         """
-        self.renew: Callable[[], Awaitable[None]] = _no_renewal  # gives a new shell the state of the shell before it
+        self.renew: Callable[[], Awaitable[None]] = _no_renewal  # gives a new shell the state of the previous shell
         self.first_prompt_by = 0.0  # seconds since the epoch; the first prompt is overdue after this
         self.watch = ShellWatch(terminal, nonce, processes)
-        self.file = StateFile(state_path)  # the record of the command in flight
+        self.file = StateFile(state_path)  # the record of the running command
         self._state = self.file.state
         self.desk = Desk(terminal, self.watch, folder, GoFifo(folder), ended)
         self._delivery = Delivery(terminal)
         self._turn = asyncio.Lock()
-        self._adopted = asyncio.Event()  # set while no command of an earlier daemon is in flight
+        self._adopted = asyncio.Event()  # set while no command of an earlier daemon runs
         self._adopted.set()
         self._current: Execution | None = None
         self._before: Execution | None = None  # the command that ended the previous shell
@@ -72,7 +72,7 @@ class CommandLine:
         self.watch.start(self._state.shell)
 
     def adopt(self) -> None:
-        """Take over a command that an earlier daemon left in flight or whose end it did not deliver."""
+        """Take over a command that still runs, or whose end an earlier daemon has not reported to the client."""
         record = self._state.command
         if record is None:
             return
@@ -92,23 +92,25 @@ class CommandLine:
 
     @property
     def is_ending(self) -> bool:
-        """True if the last command has ended and its client knows it, even if the shell is not at its prompt yet."""
+        """True if the last command has ended and its client was informed, even if the shell is not at its prompt
+        yet.
+        """
         return self._current is not None and self._current.result.done() and not self._current.stuck
 
     @property
     def turn(self) -> asyncio.Lock:
-        """The lock for talking to the shell: no command begins while it is held. Take it only when `is_idle`."""
+        """The lock for requests to the shell: no command begins while it is held. Acquire it only when `is_idle`."""
         return self._turn
 
     def release(self) -> None:
-        """Stop all work on the shell, as if the daemon had died: the next daemon takes over a command in flight."""
+        """Stop all work on the shell, as if the daemon had died. The next daemon takes over a running command."""
         for task in self._tasks:
             task.cancel()
         self.file.close()
         self.desk.go.close()
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """True once the shell has drawn its first prompt; False if it has drawn none within `timeout_s` seconds."""
+        """Return True when the shell has printed its first prompt, False if `timeout_s` seconds pass before."""
         try:
             await self.watch.wait_first(timeout_s)
         except NotAtPrompt:
@@ -116,15 +118,16 @@ class CommandLine:
         return True
 
     async def wait_idle(self) -> None:
-        """Return when no command is in flight and the last command's files are removed."""
+        """Return when no command runs and the last command's files are removed."""
         async with self._turn:
             await self._adopted.wait()
 
     async def execute(
         self, request: ExecRequest, inlet: Inlet, outlet: Outlet, *, in_turn: bool = False
     ) -> dict[str, object]:
-        """Run a command line, or continue the stream of a begun command (`resume`). Returns the payload of the `x`
-        frame, also for a command that could not run. `in_turn`: the caller is `renew`, which already has the turn.
+        """Run a command line, or resume the output stream of a command that was already begun (`resume`). Return the
+        payload of the `x` frame, also if the command could not run. `in_turn`: the caller is `renew`, which already
+        holds the lock `turn`.
         """
         client = ExecClient(inlet, outlet, (request.rows, request.cols))
         task = asyncio.current_task()
@@ -168,8 +171,8 @@ class CommandLine:
         return await self._delivery.serve(run, run.record.asked_at, client)
 
     async def _take_turn(self, request: ExecRequest) -> None:
-        """Wait until earlier commands have ended, at most for the new command's timeout; if the current command has
-        outlived its own timeout, at most as long as for a prompt. Raises NotAtPrompt after that.
+        """Wait until earlier commands have ended, and acquire the lock `turn`. Raise NotAtPrompt after the new
+        command's timeout or, if the current command still runs after its own timeout, after `wait_prompt_s`.
         """
         stuck = self._current is not None and self._current.stuck
         try:
@@ -178,7 +181,7 @@ class CommandLine:
                 await self._adopted.wait()
         except TimeoutError:
             earlier = "an earlier command, which did not end at its timeout," if stuck else "an earlier command"
-            raise NotAtPrompt(f"{earlier} still runs; this one was not begun") from None
+            raise NotAtPrompt(f"{earlier} still runs; this command was not begun") from None
 
     async def _prepare(self, request: ExecRequest, text: str, client: ExecClient) -> Execution:
         record = ExecRecord(
@@ -199,7 +202,7 @@ class CommandLine:
             self._state.begun = [*self._state.begun[1 - REMEMBERED :], record.id]
             self.file.save_command(record)
             await client.outlet.note({"exec": record.id})
-            client.check_here()  # from here on, signals that the client sends go to the command
+            client.check_here()  # signals that the client sends after this are sent to the command
         except BaseException:
             self._state.begun.remove(record.id)
             if feed is not None:
@@ -214,7 +217,7 @@ class CommandLine:
         runs = (run for run in (self._current, self._before) if run is not None and run.record.id == ident)
         run = next(runs, None)
         if run is None:
-            return End(125, "waypoint", said="the daemon does not know this command any more")
+            return End(125, "waypoint", said="the daemon no longer has a record of this command")
         self._delivery.keep_for(client)
         await client.wait_for(run.started.wait())
         start = run.record.start
@@ -224,7 +227,7 @@ class CommandLine:
             return End(125, "waypoint", said="a part of the command's output is lost: the terminal's ring was removed")
         if start + offset < self.desk.terminal.ring.start:
             return End(
-                125, "waypoint", said="a part of the command's output is lost: the client did not take it in time"
+                125, "waypoint", said="a part of the command's output is lost: the client did not read it in time"
             )
         return await self._delivery.serve(run, start + offset, client)
 
@@ -236,17 +239,17 @@ class CommandLine:
         task.add_done_callback(lambda _: then())
 
     async def _carry_on(self, run: Execution, *, renews: bool) -> None:
-        """`renews`: if `run` ends the shell, give its state to the new shell. False for commands of `renew` itself: a
-        state that ends the shell would otherwise be restored without end.
+        """Carry out `run`. `renews`: if the command ends the shell, give the old shell's state to the new shell. This
+        is False for commands of `renew` itself, since a state that ends the shell would be restored again and again.
         """
         if run.record.phase is not Phase.DONE:
             await run.run()
         if run.record.new_shell and renews:
-            # `_resume` finds `run` here after the command of `renew` has become `_current`.
+            # Keep `run` for `_resume`, since the command of `renew` becomes `_current`.
             self._before, own = run, self._latest
             await self.renew()
             if self._latest is not None and self._latest is not own:
-                await self._latest  # `renew` returns before the prompt is drawn and its files are removed
+                await self._latest  # `renew` returns before the shell prints its prompt and the files are removed
 
     def _save_shell(self) -> None:
         self._state.shell = self.watch.shell
@@ -254,8 +257,8 @@ class CommandLine:
 
 
 async def _no_renewal() -> None:
-    """The default of `renew`: the new shell gets no state."""
+    """The default of `CommandLine.renew`: give the new shell no state."""
 
 
 def _nothing() -> None:
-    """Nothing to release: `renew` keeps the turn."""
+    """Do nothing: `renew` keeps the lock `turn`."""

@@ -13,18 +13,20 @@ _SIZE = 4096  # bytes of the file: one page
 
 
 class Phase(StrEnum):
-    """A command's progress. A phase is saved before its first step, so each of its steps may already be done."""
+    """A command's progress. A phase is saved before its first step, so a daemon that reads a phase must expect that
+    steps of this phase were already taken.
+    """
 
     ASKED = "asked"  # the key may have been sent
-    STARTED = "started"  # the shell has sent S; the terminal's modes may be changed, the command may be running
-    ENDED = "ended"  # the shell has sent E; the modes may be restored, the shell may be on its way to its prompt
-    DONE = "done"  # no step with the shell is left
+    STARTED = "started"  # the shell has printed the mark S; the terminal's modes may be changed, the command may run
+    ENDED = "ended"  # the shell has printed the mark E; the modes may be restored, the shell may be at its prompt
+    DONE = "done"  # all steps that involve the shell are taken
 
 
 class End(msgspec.Struct, frozen=True):
-    """How an exec ended: the `x` frame (docs/protocol.md, section 2). `signal`: the last signal that the command got at
-    its timeout; "": none. `new_shell`: the command ended the session's shell, and a new shell replaces it.
-    `state_lost`: the old shell left no complete state for the new shell.
+    """How an exec ended: the content of the `x` frame (docs/protocol.md, section 2). `signal`: the last signal that was
+    sent to the command at its timeout; "" if there was no timeout. `new_shell`: the command ended the session's shell,
+    and a new shell replaces it. `state_lost`: the old shell left no complete state for the new shell.
     """
 
     exit: int
@@ -50,17 +52,17 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     start: int | None = None
     stop: int | None = None
     output_processing: bool | None = None  # OPOST before the command
-    child_faults: int | None = None  # page faults of the shell's ended children before the command; a job adds some
+    child_faults: int | None = None  # page faults of the shell's ended children before the command (ShellWatch)
     deadline: float | None = None  # seconds of CLOCK_BOOTTIME
     stdin_open: bool = False
     half_line: int = 0
     new_shell: bool = False  # the command ended the shell, and the new shell does not have its state yet
-    is_output_lost: bool = False  # the ring with the first part of the output is lost
+    is_output_lost: bool = False  # the first part of the output was lost with the ring
     end: End | None = None
 
 
 class State(msgspec.Struct, kw_only=True):
-    """The content of the file."""
+    """The content of a StateFile."""
 
     shell: Shell | None = None
     command: ExecRecord | None = None
@@ -96,28 +98,31 @@ def begin_ring_anew(path: str, position: int) -> None:
 
 
 class StateFile:
-    """The file with a State. It must survive a killed daemon but not a reboot, so it is never synced."""
+    """The file with a State. It must survive a killed daemon, but not a reboot, so the file is never synced."""
 
     def __init__(self, path: str) -> None:
-        """Open or create the file. `state` is what the last daemon saved, empty if the file cannot be parsed."""
+        """Open or create the file. `state` is the State that the previous daemon saved, or an empty State if the file
+        cannot be parsed.
+        """
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.state = State()
         with contextlib.suppress(msgspec.DecodeError):
             self.state = msgspec.json.decode(os.pread(self._fd, _SIZE, 0), type=State)
 
     def save(self) -> None:
-        """Write `state`; do nothing after `close`. The file is one page, written by one call, so a killed daemon leaves
-        the old or the new content. This is 200 times faster than a new file and a rename; a command saves four times.
+        """Write `state`. Do nothing after `close`. The file is one page and is written by one call, so a killed daemon
+        leaves either the old or the new content. This is 200 times faster than a new file and a rename, which matters
+        since each command saves four times.
         """
         if self._fd < 0:
             return
         data = msgspec.json.encode(self.state)
         if len(data) > _SIZE:
-            raise ValueError(f"the record of a command has {len(data)} bytes")
+            raise ValueError(f"the record of a command has {len(data)} bytes, more than {_SIZE}")
         os.pwrite(self._fd, data.ljust(_SIZE), 0)
 
     def move(self, path: str) -> None:
-        """Write `state` to a new file at `path`, and save there from now on."""
+        """Write `state` to a new file at `path`. Later calls of `save` write to that file."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.close()
         self._fd = fd

@@ -10,16 +10,17 @@ REFUSED = 125
 
 
 def text_of(request: ExecRequest) -> str:
-    """The shell text for `request`; with `cwd` or `env`, a subshell that sets them first.
+    """Return the shell text for `request`. With `cwd` or `env`, this is a subshell that sets them first.
 
-    bash and zsh parse the whole subshell before they run any of it. If `cd` or `export` fails, the shell prints why,
-    the status is 125, and the command's file, which the hooks have read, is emptied (see `is_refused`).
+    bash and zsh parse the whole subshell before they run any of it. If `cd` or `export` fails, the shell prints the
+    reason, the status is 125, and the subshell empties the command's file, which the hooks have already read (see
+    `is_refused`).
     """
     steps = [f"CDPATH= \\builtin cd -- {shlex.quote(request.cwd)}"] if request.cwd is not None else []
     steps += [f"\\builtin export {name}={shlex.quote(value)}" for name, value in request.env.items()]
     if not steps:
         return request.text
-    emptied = '\\builtin : 2>/dev/null >|"$__wp_d/cmd.$__wp_n"'  # variables of the hooks
+    emptied = '\\builtin : 2>/dev/null >|"$__wp_d/cmd.$__wp_n"'  # the hooks set these variables
     return f"({' && '.join(steps)} || {{ {emptied}; \\builtin exit {REFUSED}; }}\n{request.text}\n)"
 
 

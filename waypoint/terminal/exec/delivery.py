@@ -1,5 +1,5 @@
-"""Sends a command's output to its client. Output that the client has not read yet stays in the ring: the client's
-position is the ring's floor.
+"""Sends a command's output to its client. The client's position is the ring's floor: the ring does not overwrite output
+from the floor on, so the client loses nothing.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from waypoint.terminal.exec.command_record import End
 from waypoint.terminal.exec.execution import Execution
 from waypoint.terminal.terminal import Terminal
 
-# Seconds for which a new daemon keeps unread output for a client of the daemon that died.
+# How many seconds a new daemon keeps unread output for a client of the daemon that died.
 RESUME_S = 10.0
 _CHUNK = 1 << 18  # bytes sent at a time
 
@@ -23,8 +23,8 @@ class Delivery:
         self._reader: object = None
 
     async def serve(self, run: Execution, position: int, client: ExecClient) -> End:
-        """Stream output from ring position `position` to the client, and the client's frames to the command, until the
-        command ends. When the client leaves, ClientGone or ConnectionError is raised; the command runs on and its stdin
+        """Send output from ring position `position` on to the client, and the client's frames to the command, until the
+        command ends. If the client leaves, raise ClientGone or ConnectionError; the command continues, and its stdin
         ends.
         """
         self._reader = client
@@ -38,11 +38,11 @@ class Delivery:
                 run.feed.end()
             self._forget(client)
             raise
-        self._forget(client)  # after a cancellation the floor stays: the next daemon needs the floor
+        self._forget(client)  # not called after a cancellation, since the next daemon needs the floor
         return end
 
     def keep_for_a_while(self) -> None:
-        """Keep the last daemon's floor for RESUME_S: the client may resume its stream."""
+        """Keep the previous daemon's floor for RESUME_S, since the client may resume its stream."""
         if self._terminal.ring.floor is not None:
             asyncio.get_running_loop().call_later(RESUME_S, self._forget, self._reader)
 
@@ -74,7 +74,7 @@ class Delivery:
                 await terminal.wait_news()
 
     def _forget(self, client: object) -> None:
-        """Remove the floor if it is `client`'s."""
+        """Remove the ring's floor, unless another client has set it."""
         if self._reader is client:
             self._reader = None
             self._terminal.set_floor(None)

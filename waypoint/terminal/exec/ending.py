@@ -1,5 +1,5 @@
-"""How a command ends when the shell does not report it (timeout, end of the session, hooks that were removed), and the
-steps after every end.
+"""Handles the end of a command that the shell does not report (timeout, end of the session, removed hooks), and the
+steps after every command's end.
 """
 
 import asyncio
@@ -17,20 +17,22 @@ from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.run_folder import RunFolder, read_aside
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
-# The signals that a command gets at its timeout, in this order, each with the number of seconds after the timeout for
-# which the command may still live. Time in which the session stands still does not count; it is measured in steps of
-# _STEP_S. SIGINT stops most commands, and lets them clean up; SIGTERM stops editors, which leave the terminal as it
-# was. A list of commands whose shell ignores SIGINT goes on with its next command after the first SIGKILL.
+# The signals that a command gets at its timeout, in this order. After each signal, the next is sent that many seconds
+# after the timeout. Time in which the session is frozen for a capture does not count; that time is measured in steps of
+# _STEP_S. SIGINT stops most commands and lets them clean up. SIGTERM stops editors, which then restore the terminal's
+# modes. A list of commands in a shell that ignores SIGINT continues with its next command after the first SIGKILL, so a
+# second SIGKILL follows.
 STOPS = ((SIGINT, 0.2), (SIGTERM, 0.35), (SIGKILL, 0.42), (SIGKILL, 0.5))
 MARGIN_S = STOPS[-1][1]
 _STEP_S = 0.05
-# Seconds to wait for both signs of a session's end: the terminal's end, and the shell's exit status.
+# How many seconds to wait for the terminal's end and the shell's exit status when a session ends.
 _ENDING_S = 5.0
-# Seconds that the shell gets from the mark E to its prompt (PROMPT_COMMAND runs in between), before the next command is
-# tried all the same.
+# How many seconds the shell gets from the mark E to its prompt (PROMPT_COMMAND runs in this time). After that, the next
+# command is tried anyway.
 _PROMPT_S = 2.0
 _LOOK_S = 0.25
-# Seconds that a new shell gets to its prompt (the user's startup files run in between), and between two looks at it.
+# How many seconds a new shell gets until its prompt (the user's startup files run in this time), and the interval at
+# which the shell is checked.
 _NEW_SHELL_S = 5.0
 _NEW_SHELL_LOOK_S = 0.01
 
@@ -46,7 +48,7 @@ async def hear_session_end(desk: Desk, talk: HookExchange) -> None:
 
 
 async def session_end(desk: Desk) -> End:
-    """The end of a command that ended the session. Returns when all of the command's output has been read, or after
+    """Return the End of a command that ended the session, when all of the command's output was read, or after
     `_ENDING_S`.
     """
     with contextlib.suppress(TimeoutError):
@@ -67,16 +69,16 @@ async def find_status(desk: Desk, talk: HookExchange) -> int:
     try:
         return int((await ask(desk, talk, "stat", ("T",))).fields[2])
     except NotAtPrompt as lost:
-        said = "the command has ended, but took Waypoint's hooks away from the shell: its exit status is not known"
+        said = "the command has ended but removed Waypoint's hooks from the shell, so its exit status is not known"
         raise NotAtPrompt(said) from lost
 
 
 async def enforce_timeout(deadline: float, moving: asyncio.Event, stop: Callable[[Signals], Awaitable[None]]) -> None:
-    """Wait until `deadline` (CLOCK_BOOTTIME, seconds), then `stop` the command with the signals of STOPS. To be
-    cancelled when the command ends; returns after MARGIN_S if no signal has ended it.
+    """Wait until `deadline` (CLOCK_BOOTTIME, seconds), then `stop` the command with the signals of STOPS. The caller
+    cancels this when the command ends. Returns after MARGIN_S if no signal has ended the command.
 
-    `moving`: set while the session does not stand still. No signal is sent to a frozen command: it could not act on
-    SIGINT before SIGKILL ends it, and its end would spoil the capture that is being taken.
+    `moving`: cleared while the session is frozen for a capture. No signal is sent in this time: the command could not
+    act on SIGINT before SIGKILL ends it, and its end would make the capture fail.
     """
     while (left_s := deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) > 0:
         await asyncio.sleep(left_s)
@@ -88,8 +90,8 @@ async def enforce_timeout(deadline: float, moving: asyncio.Event, stop: Callable
 
 
 async def wait_moment(moment: float, moving: asyncio.Event) -> float:
-    """Wait until `moment` (of time.monotonic), which time in which the session stands still puts off. Returns by how
-    many seconds it was put off. `moving`: set while the session does not stand still.
+    """Wait until `moment` (of time.monotonic), and longer by the time in which the session is frozen for a capture.
+    Return that time in seconds. `moving`: cleared while the session is frozen.
     """
     late_s = 0.0
     while (left_s := moment + late_s - time.monotonic()) > 0:
@@ -102,14 +104,14 @@ async def wait_moment(moment: float, moving: asyncio.Event) -> float:
 
 
 def put_modes_back(desk: Desk, record: ExecRecord) -> None:
-    """Turn the terminal's output processing (OPOST) on again, if it was on before the command."""
+    """Turn the terminal's output processing (OPOST) on again if it was on before the command."""
     if record.output_processing and not record.tty and not desk.terminal.closed.is_set():
         terminals.release_output(desk.terminal.master)
 
 
 async def wait_prompt_again(desk: Desk, prompts: int, say_again: Callable[[], None]) -> None:
-    """Return when the shell has drawn more than `prompts` prompts or is no longer busy, or after `_PROMPT_S`. Meanwhile
-    `say_again` is called now and then: the shell may have missed the line that lets it go on.
+    """Return when the shell has printed more than `prompts` prompts or is no longer busy, or after `_PROMPT_S`. Until
+    then call `say_again` from time to time, since the shell may have missed the line in `go` that lets it continue.
     """
     watch = desk.watch
     deadline = time.monotonic() + _PROMPT_S
@@ -121,7 +123,7 @@ async def wait_prompt_again(desk: Desk, prompts: int, say_again: Callable[[], No
 
 
 def has_left_state(folder: RunFolder) -> bool:
-    """Whether a shell that has ended has left its state in the folder, for the new one in its place. Blocks."""
+    """Return True if a shell that has ended has left a complete state in the folder, for the new shell. Blocks."""
     states = last_states(lambda name: read_aside(folder, name, MAX_BYTES)) or last_states(
         lambda name: folder.read(name, MAX_BYTES)
     )
@@ -129,15 +131,15 @@ def has_left_state(folder: RunFolder) -> bool:
 
 
 async def wait_new_shell(desk: Desk) -> None:
-    """Return when the shell that takes the place of one that has ended is at its prompt, or after `_NEW_SHELL_S`."""
+    """Return when the shell that replaces an ended shell is at its prompt, or after `_NEW_SHELL_S`."""
     watch, deadline = desk.watch, time.monotonic() + _NEW_SHELL_S
     while watch.look() is not Look.PROMPT and time.monotonic() < deadline and not desk.terminal.closed.is_set():
         await watch.wait_change(_NEW_SHELL_LOOK_S)
 
 
 async def put_half_line_back(desk: Desk, talk: HookExchange) -> None:
-    """Have the shell put the person's half-typed line back on its prompt. If the shell is gone, busy or does not
-    answer, the line is lost, and no error is raised: the command itself has not failed.
+    """Let the shell restore the line that a person had partly typed before the command. If the shell has ended, is busy
+    or does not answer, the line is lost. This raises no error, since the command itself has not failed.
     """
     with contextlib.suppress(NotAtPrompt, OSError):
         await desk.watch.wait_prompt(_PROMPT_S)
@@ -145,8 +147,8 @@ async def put_half_line_back(desk: Desk, talk: HookExchange) -> None:
 
 
 async def wait_for_keys(desk: Desk) -> None:
-    """If keystrokes are held back, return when the shell's line editor reads keys, or after `_PROMPT_S`. Before that
-    the terminal's line discipline would act on some of them (^U, ^D).
+    """If keystrokes are held back, wait until the shell's line editor reads keys, at most `_PROMPT_S`. Before that, the
+    terminal's line discipline would act on some keys (^U, ^D).
     """
     with contextlib.suppress(NotAtPrompt):
         if desk.terminal.keyboard.has_held:
@@ -160,9 +162,9 @@ def remove_files(desk: Desk, ident: str) -> None:
 
 
 def clear_folder(folder: RunFolder) -> None:
-    """Remove the files of all commands from the folder of a session that has ended, before its files are sealed: a
-    command that the end has cut off cannot remove them, and a capture must not hold the command's text. Slow if the
-    session has filled the folder.
+    """Remove the files of all commands from the folder of a session that has ended, before the session's files are
+    captured. A command that was running at the session's end has not removed its files, and the capture must not
+    contain the command's text. Slow if the session has created many files there.
     """
     with contextlib.suppress(OSError):  # the session's user has removed the folder
         for name in folder.names():

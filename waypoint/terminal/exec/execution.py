@@ -1,11 +1,12 @@
-"""One command line in the session's shell, from the key to the shell's next prompt. Independent of any client.
+"""Runs one command line in the session's shell, from the key press to the shell's next prompt. Independent of any
+client.
 
-The daemon may die between any two steps: each phase is on record before its first step, each step may be taken twice,
-and after the marks S (start) and E (end) the shell waits at the FIFO `go` until the daemon tells it to go on.
+The daemon may die between any two steps. Therefore each phase is saved before its first step, each step may be
+repeated, and after the marks S (start) and E (end) the shell waits at the FIFO `go` until the daemon lets it continue.
 
-Why the shell waits: readline saves the terminal's modes when it begins to edit a line, and puts the saved modes back
-when the line is done. If the daemon changed the modes at any other moment, readline would undo the change at once, or
-save the changed modes.
+Why the shell waits: readline saves the terminal's modes when it begins to edit a line, and restores the saved modes
+when the line is complete. If the daemon changed the modes at any other moment, readline would undo the change at once,
+or save the changed modes.
 """
 
 import asyncio
@@ -32,16 +33,15 @@ from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.run_folder import apart
 from waypoint.terminal.hooks.shell_watch import REPLACED_S, NotAtPrompt
 
-# While a command runs, the daemon looks now and then whether the shell is still there. Seconds between two looks: the
-# first interval, which doubles each time, and the longest.
+# While a command runs, the daemon repeatedly checks that the shell still exists. The interval between two checks begins
+# with the first value and doubles each time, up to the second value.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
-# Seconds from the shell's end to that of its session. Pid 1 leaves the exit status meanwhile, where the session's root
-# may have put something that keeps it.
+# How many seconds to wait for the session's end after the shell's end. Pid 1 writes the exit status in this time, which
+# the session's root may delay without end.
 _GONE_S = 5.0
-# The longest text of a command that viewers are shown, in bytes. A mark has room for the text even if every byte must
-# be escaped.
+# The maximum length in bytes of a command's text for viewers. The text fits into a mark even if every byte is escaped.
 _SHOWN_MAX = 240
-# In the mark E: the command has ended the shell, which is about to execute a new one in its place.
+# In the mark E: the command has ended the shell, which is about to replace itself by a new shell (execve).
 _NEW_SHELL = "X"
 
 
@@ -58,9 +58,9 @@ class Execution:
         feed: InputFeed | None = None,
         wait_prompt_s: float | None = None,
     ) -> None:
-        """`save`: writes the record to where the next daemon finds it; raises OSError. `wait_prompt_s`: seconds for
-        which the shell may refuse the command, as it does while a continued line is being typed; None: another daemon
-        has begun the command.
+        """`save`: saves the record for the next daemon; raises OSError. `wait_prompt_s`: how many seconds to wait while
+        the shell refuses the command, as it does at the prompt of a continuation line. None if an earlier daemon has
+        begun the command.
         """
         self.record = record
         self.feed = feed
@@ -75,16 +75,16 @@ class Execution:
         self._signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the client's signal to the command once it runs. One that is to end the command calls it off if the
-        shell does not begin it.
+        """Send the client's signal to the command when it runs. If the signal is meant to end the command (ENDING),
+        also cancel a command that the shell does not begin.
         """
         self._signals.put(number)
         if number in ENDING:
             self._beginning.call_off()
 
     async def run(self) -> None:
-        """Carry the command on from the phase in its record to its end. If this is cancelled, the next daemon carries
-        the command on from the record.
+        """Continue the command from the phase in its record until its end. If this is cancelled, the next daemon
+        continues the command from the record.
         """
         desk = self._desk
         companions = [asyncio.create_task(ending.hear_session_end(desk, self._talk))]
@@ -92,8 +92,8 @@ class Execution:
         try:
             await self._close(await self._carry_on(companions))
         finally:
-            # However `run` ends, nobody may go on waiting for `result` or `started`. After `_close` both are set
-            # already, and these two lines change nothing.
+            # If an exception ends `run`, end all waits for `result` and `started`. After `_close` both are set already,
+            # and these two lines change nothing.
             self.result.cancel()
             self.started.set()
             for task in companions:
@@ -103,8 +103,8 @@ class Execution:
             desk.terminal.keyboard.release()
 
     async def _carry_on(self, companions: list[asyncio.Task[None]]) -> End:
-        """Carry out the phases, beginning with the one in the record. Returns how the command ended. Adds to
-        `companions` the tasks that must run beside the phases.
+        """Carry out the phases, beginning with the phase in the record. Return how the command ended. Append to
+        `companions` the tasks that run at the same time, which the caller cancels.
         """
         desk, record = self._desk, self.record
         try:
@@ -131,7 +131,7 @@ class Execution:
 
     @property
     def output_limit(self) -> int:
-        """The position in the ring up to which output is known to be the command's. The position is final once
+        """The position in the ring up to which output certainly comes from the command. The position is final when
         `record.stop` is set.
         """
         mark = self._talk.heard("E")
@@ -139,8 +139,8 @@ class Execution:
         return min(end for end in ends if end is not None)
 
     def _let_start(self) -> None:
-        """While the shell waits after S: note where the output begins, change the terminal's modes, let the shell go
-        on.
+        """While the shell waits after the mark S: record where the output begins, change the terminal's modes, and let
+        the shell continue.
         """
         desk, record, terminal = self._desk, self.record, self._desk.terminal
         if record.start is None:
@@ -164,15 +164,16 @@ class Execution:
         self.started.set()
 
     async def _wait_ended(self) -> None:
-        """Wait until the shell says E, or until a look at the shell shows that the command has ended without E.
+        """Wait until the shell prints the mark E, or until a probe of the shell shows that the command has ended
+        without that mark.
 
-        Raises NotAtPrompt if the session's shell is gone.
+        Raises NotAtPrompt if the session's shell no longer exists.
         """
         desk, talk = self._desk, self._talk
         pause_s, at_prompt, replaced_s, gone_s = _FIRST_LOOK_S, 0, 0.0, 0.0
         while (mark := await talk.wait("E", timeout_s=pause_s)) is None:
             if desk.terminal.is_released and not desk.ended.done():
-                raise asyncio.CancelledError  # this daemon has released the live session: the next one carries on
+                raise asyncio.CancelledError  # this daemon has released the running session; the next daemon continues
             if desk.terminal.closed.is_set() or desk.ended.done():
                 self.record.end = await ending.session_end(desk)
                 return
@@ -188,7 +189,8 @@ class Execution:
             desk.go.say_again("S", self.record.nonce)
             pause_s = _FIRST_LOOK_S if self._stopped_by else min(2 * pause_s, _LAST_LOOK_S)
         new_shell = mark.fields[3:] == (_NEW_SHELL,)
-        if new_shell and desk.hung_up.is_set():  # which has run the EXIT trap, too: no new shell will come
+        # The daemon has hung up the terminal, so the shell has run its EXIT trap and ended: no new shell will start.
+        if new_shell and desk.hung_up.is_set():
             self.record.stop = max(mark.start, self.record.start or 0)
             self.record.end = await ending.session_end(desk)
             return
@@ -200,7 +202,7 @@ class Execution:
         record.phase = Phase.ENDED
         record.new_shell = new_shell
         if self.result.done():
-            return  # the command outlived its timeout, and its client was told so
+            return  # the command ran longer than its timeout, which was already reported to its client
         record.stop = max(position, record.start or 0)
         record.end = End(status)
         if self._stopped_by:
@@ -208,26 +210,28 @@ class Execution:
             record.end = End(124, "waypoint", said=said, signal=self._stopped_by)
         elif record.stdin_open and self.feed is None:
             record.end = End(
-                125, "waypoint", said=f"the command's input was cut when the daemon was replaced (it gave {status})"
+                125,
+                "waypoint",
+                said=f"the command's input was cut off when the daemon was replaced (its exit status: {status})",
             )
         elif status == REFUSED and is_refused(self._desk.folder, record):
-            record.end = End(REFUSED, "waypoint")  # the shell's own message is output
+            record.end = End(REFUSED, "waypoint")  # the output contains the shell's message
         record.end = msgspec.structs.replace(record.end, new_shell=new_shell, state_lost=state_lost)
 
     async def _let_end(self) -> None:
-        """While the shell waits after E: put the terminal's modes back, let the shell go on to its prompt, and give the
-        line back that a person had half typed.
+        """While the shell waits after the mark E: restore the terminal's modes, let the shell continue to its prompt,
+        and restore the line that a person had partly typed.
         """
         desk, record = self._desk, self.record
         self._save(record)
         prompts = desk.watch.prompts
-        if not desk.go.is_there:  # the shell does not wait: it goes on to its prompt, where it sets its own modes
+        if not desk.go.is_there:  # the shell does not wait: it continues to its prompt, where it sets its own modes
             await ending.wait_prompt_again(desk, prompts, lambda: None)
             await desk.terminal.moving.wait()
         ending.put_modes_back(desk, record)
         desk.terminal.raw_command = ()
-        # A shell saves the terminal's modes when one of its jobs has ended. If a job has ended during this command, the
-        # shell must save the modes again ("E+"), or it would later put back those of the command.
+        # A shell saves the terminal's modes when one of its jobs ends. If a job has ended during this command, the
+        # shell must save the modes again ("E+"), or it would later restore the modes of the command.
         again = not record.tty and (record.child_faults is None or record.child_faults != desk.watch.child_faults())
         word = "E+" if again else "E"
         desk.go.say(word, record.nonce)
@@ -243,7 +247,7 @@ class Execution:
         await ending.wait_for_keys(desk)
 
     async def _close(self, end: End) -> None:
-        """Finish: record the command as done with the end `end` (unless it has one), and remove its files."""
+        """Record the command as done, with `end` if its record has no end yet, and remove its files."""
         await self._desk.terminal.moving.wait()
         record = self.record
         record.end = record.end or end
@@ -253,15 +257,15 @@ class Execution:
         self._desk.terminal.raw_command = ()
         if record.start is not None and self._talk.heard("E") is None and not self._desk.terminal.closed.is_set():
             self._desk.terminal.append(format_mark("E", record.id, record.nonce, str(record.end.exit), "W"))
-        # On a full disk this may fail. Then the next daemon takes over a command that has ended, which does no harm.
+        # On a full disk this may fail. The next daemon then takes over a command that has ended, which does no harm.
         with contextlib.suppress(OSError):
             self._save(record)
         self._settle()
-        if not self._desk.ended.done():  # else `Endings` has removed them before it sealed the files
+        if not self._desk.ended.done():  # otherwise `Endings` has already removed the files
             ending.remove_files(self._desk, record.id)
 
     def _settle(self) -> None:
-        """Set `result`, so that everyone who waits for the command learns how it ended."""
+        """Set `result`, which wakes all that wait for the command's end."""
         if self.record.stop is None:
             self.record.stop = self._desk.terminal.settled
         if not self.result.done() and self.record.end is not None:
@@ -282,19 +286,19 @@ class Execution:
         async def stop(number: signal.Signals) -> None:
             if await self._signals.send_now(number):
                 self._stopped_by = number.name.removeprefix("SIG")
-                self._talk.interrupt()  # look at the shell at once, in case it does not say E
+                self._talk.interrupt()  # probe the shell at once, since it may not print the mark E
 
         if record.deadline is not None:
             await ending.enforce_timeout(record.deadline, desk.terminal.moving, stop)
             if record.phase is not Phase.STARTED or desk.terminal.closed.is_set() or desk.ended.done():
-                return  # the command has ended, or ends with its session
+                return  # the command has ended, or the session is ending
             self.stuck = True
-            said = f"the command did not end at its timeout, and still runs; SIG{self._stopped_by} was the last signal"
+            said = f"the command did not end at its timeout and still runs; SIG{self._stopped_by} was the last signal"
             record.end = End(124, "waypoint", said=said, signal=self._stopped_by)
             self._settle()
 
 
 def shown(text: str) -> str:
-    """The command line `text` as a field of a mark: its first line, cut at _SHOWN_MAX bytes and escaped."""
+    """Return the command line `text` as a field of a mark: the first line, cut at _SHOWN_MAX bytes and escaped."""
     line = text.strip().partition("\n")[0].encode(errors="surrogateescape")
     return urllib.parse.quote(line[:_SHOWN_MAX], safe=" ")

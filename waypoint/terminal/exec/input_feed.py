@@ -6,21 +6,20 @@ from collections import deque
 
 from waypoint.terminal.hooks.run_folder import RunFolder
 
-# Bytes queued for a command that does not read. Queueing lets the daemon read on in the client's stream, where a signal
-# may follow the input.
+# How many bytes are queued for a command that does not read. Thanks to the queue, the daemon can read further in the
+# client's stream, where a signal may follow the input.
 QUEUE_MAX = 1 << 20
 
 
 class InputFeed:
-    """The queue of input for one FIFO. To be made before the shell is asked to run the command: the shell opens the
-    FIFO for reading, which would block while nobody has it open for writing.
+    """The queue of input for one FIFO. Create it before the shell is requested to run the command: the shell opens the
+    FIFO for reading, which would block while no process has the FIFO open for writing.
     """
 
     def __init__(self, folder: RunFolder, name: str) -> None:
         self._folder = folder
         self._name = name
-        # Until the shell has opened the FIFO, this object has it open for reading and writing: then neither side's open
-        # blocks, and queued input is not lost.
+        # Keep the FIFO open for reading and writing until the shell has opened it, so that neither side's open blocks.
         self._fd = folder.open_fifo(name)
         self._queue: deque[bytes] = deque()
         self._queued = 0
@@ -30,11 +29,11 @@ class InputFeed:
 
     @property
     def is_open(self) -> bool:
-        """True until the FIFO is closed: the command may still get input."""
+        """True until the FIFO is closed. Until then, the command may get input."""
         return self._fd >= 0
 
     async def put(self, data: bytes) -> None:
-        """Queue `data`; empty data is the end of the input. Waits while more than QUEUE_MAX bytes are queued."""
+        """Queue `data`. Empty data ends the input. Wait while more than QUEUE_MAX bytes are queued."""
         if not self.is_open or self._at_end:
             return
         if data:
@@ -48,12 +47,14 @@ class InputFeed:
             await self._taken.wait()
 
     async def run(self) -> None:
-        """Write queued input to the FIFO until the input's end, or until the command has closed its stdin; then close
-        the FIFO. To be called once the shell has the FIFO open.
+        """Write queued input to the FIFO until the input's end, or until the command has closed its stdin. Then close
+        the FIFO. Call this when the shell has opened the FIFO.
         """
         try:
             writer = self._folder.open_fifo_to_write(self._name)
-            os.close(self._fd)  # only the command reads from the FIFO from now on, so that its end is noticed (EPIPE)
+            os.close(
+                self._fd
+            )  # now only the command has the FIFO open for reading, so a write fails (EPIPE) at its end
             self._fd = writer
             while self._queue or not self._at_end:
                 if not self._queue:
@@ -62,7 +63,7 @@ class InputFeed:
                     continue
                 await self._write(self._queue.popleft())
         except OSError:
-            return  # EPIPE, ENXIO: the command has closed its stdin; the rest is dropped, as in `yes | head`
+            return  # EPIPE, ENXIO: the command has closed its stdin; discard the rest, as in `yes | head`
         finally:
             self.close()
 
@@ -72,7 +73,9 @@ class InputFeed:
         self._news.set()
 
     def close(self) -> None:
-        """Close the FIFO and drop the queue. Before `run` call `end` instead, or the shell's open of it blocks."""
+        """Close the FIFO and discard the queue. Before `run`, call `end` instead, or the shell blocks when it opens the
+        FIFO.
+        """
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

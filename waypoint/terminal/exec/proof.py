@@ -1,4 +1,4 @@
-"""The check that a session which was just started or restored works: its shell must answer."""
+"""Checks that a session works after it was started or restored: its shell must answer a request."""
 
 from waypoint.model.errors import Failed
 from waypoint.model.ids import random_hex
@@ -8,15 +8,15 @@ from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
-PROOF_S = 10.0  # how many seconds a new shell may take to draw its first prompt
+PROOF_S = 10.0  # how many seconds a new shell may take until its first prompt
 
 
 async def prove(line: CommandLine, *, is_new: bool, must_answer: bool) -> None:
-    """Return once the session's shell has answered a question. A shell that is busy, or that need not answer
-    (`must_answer`), need only be alive.
+    """Return when the session's shell has answered a request. A shell that is busy, or any shell if `must_answer` is
+    False, only has to exist. A session that runs a single program and no shell passes.
 
-    `is_new`: the shell was just started, so its first prompt is waited for. A session without a shell of its own (one
-    that runs a single program) passes. Raises Failed if the shell does not answer or has ended.
+    `is_new`: the shell was just started, so first wait for its first prompt. Raises Failed if the shell does not answer
+    or has ended.
     """
     watch, desk = line.watch, line.desk
     try:
@@ -34,4 +34,4 @@ async def prove(line: CommandLine, *, is_new: bool, must_answer: bool) -> None:
             raise NotAtPrompt(watch.obstacle(seen))
     except NotAtPrompt as lost:
         said = f"its shell does not answer: {lost}"
-        raise Failed("bring back", "the session", said, "try again") from lost
+        raise Failed("start", "the session", said, "try again") from lost

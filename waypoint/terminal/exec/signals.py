@@ -1,8 +1,8 @@
-"""Sending a signal to the command that a shell runs, without ending the shell.
+"""Sends a signal to the command that a shell runs, without ending the shell.
 
-The shell may itself be in the terminal's foreground (a loop of builtins; every command after `set +m`). Then SIGINT
-ends the list of commands that the shell works on, as ^C does; SIGKILL to the shell's process group would end the
-session.
+The shell itself may be in the terminal's foreground, for example in a loop of builtins, or for every command after
+`set +m`. SIGINT then ends the list of commands that the shell runs, as ^C does. SIGKILL to the shell's process group
+would end the session.
 """
 
 import asyncio
@@ -20,21 +20,21 @@ NAMES = {
     name: signal.Signals[f"SIG{name}"]
     for name in ("HUP", "INT", "QUIT", "KILL", "TERM", "USR1", "USR2", "ALRM", "CONT", "STOP", "TSTP", "WINCH")
 }
-# Signals that are to end the whole list of commands. The shell must get one, too, or it would go on with the next
+# Signals that must end the whole list of commands. The shell must get a signal, too, or it would continue with the next
 # command of the list.
 ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
-# When a job dies of one of these signals, a shell with job control goes on with its list, so the shell gets SIGINT
-# besides. (When a job dies of SIGINT, the shell ends the list by itself.)
+# When one of these signals kills a job, a shell with job control continues with its list, so the shell gets SIGINT,
+# too. (When SIGINT kills a job, the shell ends the list by itself.)
 _WITH_SHELL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 STOPPED_S = 0.05  # how long SIGSTOP may take to stop the shell
-_LOOK_S = 0.002  # time between two looks at the shell
-_WORKS_NS = 5_000_000  # nanoseconds of processor time: who has used more is working, not about to start a program
-_SETTLE_S = 1.0  # how long a shell may take to settle
-_STOP_SETTLE_S = 0.03  # as _SETTLE_S, for a signal that must not come late; if it is lost, another one follows
+_LOOK_S = 0.002  # interval between two checks of the shell
+_WORKS_NS = 5_000_000  # processor time: a process that has used more is working, and not about to start a program
+_SETTLE_S = 1.0  # how long to wait (`settle`) until the shell cannot lose a signal
+_STOP_SETTLE_S = 0.03  # the same for a signal at a timeout, which must not be late; if it is lost, another follows
 
 
 class SignalQueue:
-    """The signals that a client sends to its command: kept until the command runs, and then sent in order."""
+    """The signals that a client sends to its command. They are kept until the command runs, and then sent in order."""
 
     def __init__(self, desk: Desk, is_running: Callable[[], bool]) -> None:
         self._desk = desk
@@ -42,13 +42,13 @@ class SignalQueue:
         self._queue: asyncio.Queue[signal.Signals] = asyncio.Queue()
 
     def put(self, number: signal.Signals) -> None:
-        """Queue a signal."""
         self._queue.put_nowait(number)
 
     async def run(self) -> None:
-        """Send the queued signals, until the command or the terminal has ended. To be called once the command runs.
+        """Send the queued signals until the command or the terminal has ended. Call this when the command runs.
 
-        None is sent while the session stands still: SIGKILL ends a frozen process, too, and spoils the capture.
+        No signal is sent while the session is frozen for a capture: SIGKILL ends also a frozen process, and the capture
+        would fail.
         """
         terminal, shell = self._desk.terminal, self._desk.watch.shell
         while shell is not None:
@@ -59,8 +59,9 @@ class SignalQueue:
             send(terminal.master, shell.pid, number)
 
     async def send_now(self, number: signal.Signals) -> bool:
-        """Send a signal ahead of the queue, at most `_STOP_SETTLE_S` seconds later, or when the session stands still no
-        longer. Returns False if the command or the terminal has ended before. To be called once the command runs.
+        """Send a signal ahead of the queue, at most `_STOP_SETTLE_S` seconds later, or when the session is no longer
+        frozen for a capture. Return False if the command or the terminal has ended before. Call this when the command
+        runs.
         """
         terminal, shell = self._desk.terminal, self._desk.watch.shell
         if shell is None:
@@ -72,7 +73,7 @@ class SignalQueue:
         return True
 
     async def _wait_moment(self, number: signal.Signals, shell_pid: int, settle_s: float) -> None:
-        """Return when the session does not stand still, and the shell would not lose the signal."""
+        """Return when the session is not frozen for a capture, and the shell would not lose the signal."""
         terminal = self._desk.terminal
         while True:
             await terminal.moving.wait()
@@ -83,11 +84,11 @@ class SignalQueue:
 
 
 async def settle(master: int, shell_pid: int, limit_s: float) -> None:
-    """Return when the shell would not lose a signal that is to end its commands, or after `limit_s`.
+    """Return when the shell would not lose a signal that must end its commands, or after `limit_s`.
 
-    A shell that is about to start a program, or to wait for one, loses the signal: it notes the signal and then sleeps
-    all the same. A child in the foreground that has not executed its program yet can lose the signal likewise. Each of
-    these processes must first rest in a system call, or have worked for longer than such steps take.
+    A shell that is about to start a program, or to wait for a program, would lose the signal: it records the signal and
+    sleeps nevertheless. A child in the foreground that has not executed its program yet can lose the signal, too. So
+    each of these processes must first wait in a system call, or have worked for longer than such steps take.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         deadline = time.monotonic() + limit_s
@@ -103,8 +104,8 @@ async def settle(master: int, shell_pid: int, limit_s: float) -> None:
 
 
 def _undecided(master: int, shell_pid: int) -> list[int]:
-    """The processes that might lose a signal: the shell if it is in the foreground, else its children in the foreground
-    that still run the shell's program.
+    """Return the processes that might lose a signal: the shell if it is in the foreground, otherwise its children in
+    the foreground that still run the shell's program.
     """
     group = terminals.foreground_group(master)
     if group == procfs.stat(shell_pid).group:
@@ -123,9 +124,9 @@ def _rests(pid: int, now_ns: int, before_ns: int | None) -> bool:
 
 
 def send(master: int, shell_pid: int, number: signal.Signals) -> None:
-    """Send signal `number` to the command in the foreground of the terminal behind `master`, which the shell
-    `shell_pid` leads. Where the shell would then go on with its list of commands, it gets SIGINT besides. Processes
-    that are gone are no error.
+    """Send signal `number` to the command in the foreground of the terminal whose master side is `master`. `shell_pid`:
+    the session's shell; it also gets SIGINT if it would otherwise continue with its list of commands. Raises no error
+    for processes that have ended.
     """
     group = terminals.foreground_group(master)
     with contextlib.suppress(ProcessLookupError):
@@ -148,7 +149,8 @@ def send(master: int, shell_pid: int, number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def _held(shell_pid: int) -> Iterator[None]:
-    """Keep the shell stopped (SIGSTOP) for the `with`, so that it learns of its child's signal and of its own together.
+    """Keep the shell stopped (SIGSTOP) inside the `with`, so that it notices its child's end and its own signal
+    together.
 
     Otherwise the shell may reap the child and begin the next command of the list before its own signal arrives.
     """
@@ -156,15 +158,15 @@ def _held(shell_pid: int) -> Iterator[None]:
     try:
         deadline = time.monotonic() + STOPPED_S
         while procfs.stat(shell_pid).state != "T" and time.monotonic() < deadline:
-            os.sched_yield()  # SIGSTOP takes effect within microseconds; only a parent or tracer is notified of it
+            os.sched_yield()  # poll: SIGSTOP takes effect within microseconds, and only a parent or tracer is notified
         yield
     finally:
         os.kill(shell_pid, signal.SIGCONT)
 
 
 def _send_to_job(group: int, number: signal.Signals, shell_pid: int) -> None:
-    """Send the signal to the foreground job. If the job has just ended, the shell is about to go on with its list: it
-    gets SIGINT instead, if the signal is to end the list.
+    """Send the signal to the foreground job. If the job has just ended, the shell is about to continue with its list of
+    commands; if the signal must end the list, send SIGINT to the shell instead.
     """
     try:
         os.killpg(group, number)
@@ -174,7 +176,7 @@ def _send_to_job(group: int, number: signal.Signals, shell_pid: int) -> None:
 
 
 def _in_group(parent: int, group: int) -> Iterator[int]:
-    """The descendants of `parent` in process group `group`, children first: a shell without job control runs its
+    """Yield the descendants of `parent` in process group `group`, children first. A shell without job control runs its
     commands in its own group.
     """
     for pid in procfs.children(parent):

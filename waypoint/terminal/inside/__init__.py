@@ -1,1 +1,1 @@
-"""`waypoint` commands that run inside a session: how they reach the daemon."""
+"""The daemon's side of `waypoint` commands that run inside a session: their requests and the answers."""

@@ -1,12 +1,11 @@
-"""The files of requests in a session's folder: finding the ones that wait, reading them, and opening the FIFOs for
-their answers.
+"""The request files in a session's folder: finds waiting requests, reads them, and opens the FIFOs for the answers.
 
-`a.<id>` is the FIFO for an answer, `r.<id>` a request that waits, `w.<id>` a request that is being served, `c.<id>` a
-request that was captured: it waited, or was being served, in the session of which this one is a copy.
+`a.<id>` is the FIFO for an answer, `r.<id>` a request that waits, `w.<id>` a request that is being served. `c.<id>` is
+a captured request: it was waiting or being served when the session was captured from which this session was restored.
 
-The folder belongs to the session's user. Names are therefore checked, links are not followed, and reads are bounded.
-All methods block, and the session can make each of them slow: by names by the hundred thousand, or by holding the
-folder's lock. Call them in a thread that nobody else waits for.
+The folder belongs to the session's user. Names are therefore checked, links are not followed, and reads are limited.
+All methods block, and the session can make each of them slow, by creating very many names or by holding the folder's
+lock. Call them in a thread for which nothing else waits.
 """
 
 import os
@@ -21,8 +20,8 @@ _NAME = re.compile(r"[crw]\.([0-9]{1,10}\.[0-9]{1,4})")
 
 
 class TakenRequest(NamedTuple):
-    """A request that was taken: its text, of which at most one byte more than MAX_REQUEST_BYTES is read, or the error
-    for which it cannot be read.
+    """A request that is being served. `text`: its content, at most MAX_REQUEST_BYTES and one byte more, or the error
+    that prevented reading the file.
     """
 
     ident: str
@@ -30,9 +29,7 @@ class TakenRequest(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """`requests`: those that were taken. `are_more`: further requests wait. `cost_s`: the processor time that the look
-    took.
-    """
+    """The result of `Inbox.take`. `are_more`: further requests wait. `cost_s`: the processor time that `take` used."""
 
     requests: list[TakenRequest]
     are_more: bool
@@ -40,8 +37,8 @@ class Taken(NamedTuple):
 
 
 def mark_captured(folder_fd: int) -> None:
-    """Mark every request in the folder `folder_fd` as captured, so that `Inbox.take` never takes it. To be called on
-    the files of a copy of a session before any process of the copy runs. Reads the whole folder, which may take long.
+    """Mark every request in the folder `folder_fd` as captured, so that `Inbox.take` skips it. Call this on the files
+    of a copied or restored session before any of its processes runs. Reads the whole folder, which may take long.
     """
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder_fd)
     try:
@@ -52,32 +49,32 @@ def mark_captured(folder_fd: int) -> None:
                 continue
             try:
                 os.rename(name, f"c{name[1:]}", src_dir_fd=fd, dst_dir_fd=fd)
-            except IsADirectoryError:  # somebody in the session has made a folder of that name
+            except IsADirectoryError:  # the session has created a folder with the new name
                 os.unlink(name, dir_fd=fd)
     finally:
         os.close(fd)
 
 
 class Inbox:
-    """`folder`: `close` closes its descriptor, which nobody else may use."""
+    """The requests in `folder`. No other object may use the folder's descriptor; `close` closes it."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self._answers: set[int] = set()
 
     def close(self) -> None:
-        """Close the folder, and every FIFO of `open_answer` that was not closed since its user was cancelled."""
+        """Close the folder, and every FIFO of `open_answer` that is still open because its user was cancelled."""
         for fd in list(self._answers):
             self.close_answer(fd)
         os.close(self.folder.fd)
 
     def waiting(self, kinds: str) -> list[str]:
-        """Ids of the clients with a file of one of `kinds`."""
+        """Return the ids of the clients that have a file of one of `kinds` (the letters `c`, `r`, `w`)."""
         found = (_NAME.fullmatch(name) for name in self.folder.names() if name[0] in kinds)
         return sorted({match[1] for match in found if match})
 
     def take(self, most: int) -> Taken:
-        """Mark at most `most` of the requests that wait as being served, and read them."""
+        """Mark up to `most` waiting requests as being served, and read them."""
         began = time.thread_time()
         requests: list[TakenRequest] = []
         waiting = self.waiting("r")
@@ -85,21 +82,21 @@ class Inbox:
             ident = waiting.pop(0)
             try:
                 self.folder.rename(f"r.{ident}", f"w.{ident}")
-            except OSError:  # the client has withdrawn it, or it is no request
+            except OSError:  # the client has removed the request, or the entry is not a request
                 continue
             requests.append(self.read_begun(ident))
         return Taken(requests, bool(waiting), time.thread_time() - began)
 
     def read_begun(self, ident: str) -> TakenRequest:
-        """The request `ident`, which is being served, or which an earlier daemon had begun to serve."""
+        """Read the request `ident`, which this daemon or an earlier daemon has marked as being served."""
         try:
             return TakenRequest(ident, self.folder.read(f"w.{ident}", MAX_REQUEST_BYTES + 1))
         except OSError as error:
             return TakenRequest(ident, error)
 
     def open_answer(self, ident: str) -> int | None:
-        """A descriptor to write the answer to, for `close_answer`; None if the client has not opened its end yet, or
-        has something else in its place. Raises FileNotFoundError if the client has gone.
+        """Open the FIFO for the answer. Return a descriptor for `close_answer`, or None if the client has not opened
+        the FIFO yet, or the entry is not a FIFO. Raises FileNotFoundError if the client has left.
         """
         try:
             fd = self.folder.open_fifo_to_write(f"a.{ident}")
@@ -111,7 +108,7 @@ class Inbox:
         return fd
 
     def close_answer(self, fd: int) -> None:
-        """Close a descriptor of `open_answer`. Any thread may call this; a second call does nothing."""
+        """Close a descriptor that `open_answer` returned. Any thread may call this; a second call does nothing."""
         try:
             self._answers.remove(fd)
         except KeyError:
@@ -119,6 +116,5 @@ class Inbox:
         os.close(fd)
 
     def remove(self, ident: str) -> None:
-        """Remove the request."""
         for kind in "crw":
             self.folder.remove(f"{kind}.{ident}")

@@ -1,8 +1,8 @@
-"""Requests of `waypoint` commands inside a session, and their answers (docs/protocol.md, section 3).
+"""Serves the requests of `waypoint` commands inside a session (docs/protocol.md, section 3).
 
-A session can make its files slow to read, and ask without end. So neither the event loop nor another session ever waits
-for it: a spool reads files in a thread of its own and rests after each look, serves a bounded number of requests at a
-time and in a second, and never blocks in a write.
+A session can make its files slow to read, and can send requests without end. The event loop and other sessions must not
+wait for this. So a spool reads files in its own thread, does nothing for a while after each check of the folder, limits
+how many requests it serves at a time and in a second, and never blocks in a write.
 """
 
 import asyncio
@@ -23,23 +23,21 @@ from waypoint.terminal.inside.inbox import MAX_REQUEST_BYTES, Inbox, TakenReques
 T = TypeVar("T")
 
 BELL = "bell"
-_BELL_BYTES = 1 << 16  # of the FIFO, read at a time: as much as a pipe usually holds
+_BELL_BYTES = 1 << 16  # how many bytes of the FIFO are read at a time: the usual capacity of a pipe
 _MAX_ANSWER_BYTES = 1 << 20
-_MAX_ANSWERED = 64  # captured or cut-off requests that are answered when the spool opens
-_TAKE_S = 10.0  # how long a client may take nothing of an answer that is longer than what its FIFO holds
+_MAX_ANSWERED = 64  # how many captured or interrupted requests are answered when the spool opens
+_TAKE_S = 10.0  # how many seconds a client may pause while it reads an answer that is longer than its FIFO's capacity
 _MAX_SERVED = 8
-"""How many requests of a session are served at a time. Further requests wait for their turn: the daemon works for all
-sessions.
-"""
+"""How many requests of a session are served at a time. Further requests wait, since the daemon serves all sessions."""
 _BURST, _PER_S = 64, 20.0
 """A session may make _BURST requests at once. Beyond that, _PER_S requests a second are served."""
 _REST = 20.0
-"""After a look at the folder, the spool rests for this many times the processor time that the look took, however often
-the bell rings.
+"""After a check of the folder, the spool does nothing for this many times the processor time that the check took, even
+if the session writes into the FIFO `bell` again.
 """
-_AFTER_FAILURE_S = 1.0  # seconds until a folder that could not be read is tried again
-# A client opens its answer FIFO after it has written its request. Until then the daemon tries again, after pauses that
-# grow from the first to the last, for _OPEN_S seconds in all.
+_AFTER_FAILURE_S = 1.0  # seconds until a folder that could not be read is read again
+# A client opens its answer FIFO after it has written its request. Until then the daemon tries to open the FIFO, at
+# intervals that grow from the first to the last value, for _OPEN_S seconds in total.
 _FIRST_PAUSE_S, _LAST_PAUSE_S, _OPEN_S = 0.005, 0.1, 2.0
 
 
@@ -51,7 +49,7 @@ class Answer(NamedTuple):
 
 
 def refusal(words: Sequence[str], error: WaypointError) -> Answer:
-    """The answer to the request `words` that could not be served: text for people, or with `--json` one JSON value."""
+    """Return the answer to the request `words`, which failed with `error`: a text, or one JSON value with `--json`."""
     if wants_json(words):
         return Answer(error.exit_code, f"{plainjson.encode({'error': error.to_json()})}\n")
     return Answer(error.exit_code, f"waypoint: {error}\n")
@@ -61,14 +59,15 @@ OnRequest = Callable[[list[str]], Awaitable[Answer]]
 
 
 class Spool:
-    """The requests of one session. Costs nothing while there are none: a byte in the FIFO `bell` announces one.
+    """Serves the requests of one session. A client announces a request by a byte in the FIFO `bell`, so an idle session
+    costs nothing.
 
-    `moving`: to be held by whoever serves a request that moves the session's branch.
+    `moving`: the lock to hold while a request is served that moves the session's branch.
     """
 
     def __init__(self, folder: RunFolder, tidy: Callable[[RunFolder], None]) -> None:
-        """`tidy`: cleans the folder; called once, in the spool's thread. It may take long: only the session's requests
-        wait for it.
+        """`tidy`: removes old files from the folder. It is called once, in the spool's thread, and may take long, since
+        only the session's own requests wait for it.
         """
         self._folder = folder
         self._tidy = tidy
@@ -81,19 +80,19 @@ class Spool:
         self.moving = asyncio.Lock()
 
     def open(self, on_request: OnRequest, restored: Answer | None = None) -> None:
-        """Serve requests from now on. A request that an earlier daemon had begun to serve is answered with a failure.
+        """Begin to serve requests. A request that an earlier daemon had begun to serve is answered with a failure.
 
-        `restored`: the session was restored from a capture; this is the answer to every captured request
-        (`inbox.mark_captured`), whatever it asks.
+        `restored`: if the session was restored from a capture, the answer to every captured request
+        (`inbox.mark_captured`).
         """
         self._on_request = on_request
         self._bell = self._folder.open_fifo(BELL)
-        # The inbox gets a descriptor of its own, because the session's may be closed while the thread still works.
+        # The inbox gets its own descriptor, because the session's may be closed while the thread still works.
         self._thread = InboxThread(Inbox(RunFolder(os.dup(self._folder.fd), self._folder.spare)))
         self._attending = asyncio.ensure_future(self._begin_with(restored))
 
     def close(self) -> None:
-        """Serve no more. Clients whose requests are being served are answered by the next daemon."""
+        """Stop serving. The next daemon answers the clients whose requests are being served."""
         if self._bell < 0:
             return
         asyncio.get_running_loop().remove_reader(self._bell)
@@ -115,7 +114,7 @@ class Spool:
         self._attending = asyncio.ensure_future(self._attend())
 
     async def _begin_with(self, restored: Answer | None) -> None:
-        """Answer the clients that were waiting when the session was captured or an earlier daemon died, then serve new
+        """Answer the clients that were waiting when the session was captured or the earlier daemon died. Then serve new
         requests.
         """
         with contextlib.suppress(OSError):  # the session's user has removed the folder
@@ -129,12 +128,14 @@ class Spool:
         await self._attend()
 
     async def _attend(self) -> None:
-        """Serve the requests that wait, then rest, then listen to the bell again, also after an error."""
+        """Serve the waiting requests. Then, also after an error, do nothing for a while before waiting for the next
+        byte in `bell`.
+        """
         rest_s = _AFTER_FAILURE_S
         try:
             try:
                 rest_s = await self._serve_waiting()
-            except OSError:  # EMFILE and the like, which pass; or the session's user has removed the folder
+            except OSError:  # a temporary error such as EMFILE, or the session's user has removed the folder
                 await asyncio.sleep(_AFTER_FAILURE_S)
                 with contextlib.suppress(OSError):
                     rest_s = await self._serve_waiting()
@@ -142,8 +143,8 @@ class Spool:
             asyncio.get_running_loop().call_later(rest_s, self._listen)
 
     async def _serve_waiting(self) -> float:
-        """Begin to serve all requests that wait, as fast as the bounds above allow. Returns how many seconds to rest
-        before the next look.
+        """Begin to serve all waiting requests, as fast as the limits above allow. Return how many seconds to wait
+        before the next check of the folder.
         """
         cost_s, are_more = 0.0, True
         while are_more:
@@ -173,11 +174,11 @@ class Spool:
         await self._give(request.ident, answer)
 
     async def _give(self, ident: str, answer: Answer) -> None:
-        """Write the answer into the client's FIFO once the client has it open, then remove the request. Gives up after
-        _OPEN_S, or when the client has gone.
+        """Write the answer into the client's FIFO when the client has opened it, then remove the request. The answer is
+        discarded if the client has left, or does not open the FIFO within _OPEN_S.
         """
         data = f"{answer.exit}\n{answer.text}".encode(errors="surrogateescape")[:_MAX_ANSWER_BYTES]
-        with contextlib.suppress(OSError, TimeoutError):  # the client has gone, or does not read
+        with contextlib.suppress(OSError, TimeoutError):  # the client has left, or does not read
             fd = await self._opened(ident)
             if fd is not None:
                 try:
@@ -188,7 +189,7 @@ class Spool:
             await self._thread.do(lambda inbox: inbox.remove(ident))
 
     async def _opened(self, ident: str) -> int | None:
-        """A descriptor of the client's FIFO; None if the client does not open it."""
+        """Return a descriptor of the client's FIFO, or None if the client does not open the FIFO."""
         end, pause_s = time.monotonic() + _OPEN_S, _FIRST_PAUSE_S
         while (fd := await self._thread.do(lambda inbox: inbox.open_answer(ident))) is None and time.monotonic() < end:
             await asyncio.sleep(pause_s)
@@ -206,8 +207,8 @@ class Spool:
 
 
 class InboxThread:
-    """Calls functions on an inbox in one thread, one after the other. The thread exists only while there is a call to
-    make.
+    """Calls functions on an inbox in one thread, one after the other. The thread exists only while a call runs or
+    waits.
     """
 
     def __init__(self, inbox: Inbox) -> None:
@@ -216,8 +217,8 @@ class InboxThread:
         self._works = 0
 
     async def do(self, work: Callable[[Inbox], T]) -> T:
-        """Call `work` in the thread; returns or raises what `work` does. If the caller is cancelled, a call that was
-        begun goes on.
+        """Call `work` in the thread, and return or raise what `work` does. If the caller is cancelled, the call
+        continues.
         """
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "inside")
@@ -239,28 +240,28 @@ class InboxThread:
             self._threads = None
 
     def close(self) -> None:
-        """Close the inbox after the calls that are under way."""
+        """Close the inbox after all calls have ended."""
         threads, self._threads = self._threads or ThreadPoolExecutor(1, "inside"), None
         threads.submit(self.inbox.close)
         threads.shutdown(wait=False)
 
 
 class _Pace:
-    """Limits how often something begins: _BURST times at once, _PER_S times a second in the long run."""
+    """Limits the rate of requests: _BURST at once, and _PER_S per second on average."""
 
     def __init__(self) -> None:
         self._paid_until = float("-inf")
 
     async def keep(self, count: int) -> None:
-        """Note that `count` have begun; return when the next one may begin."""
+        """Count `count` requests that have begun. Return when the next request may begin."""
         now = time.monotonic()
         self._paid_until = max(self._paid_until, now - _BURST / _PER_S) + count / _PER_S
         await asyncio.sleep(max(0.0, self._paid_until - now))
 
 
 def _cut_off(request: TakenRequest) -> Answer:
-    """The answer to a request that an earlier daemon had begun to serve. If the request cannot be read, and so not
-    whether it asked for JSON, the answer is text.
+    """Return the answer to a request that an earlier daemon had begun to serve. The answer is text, not JSON, if the
+    request cannot be read.
     """
     words = [] if isinstance(request.text, OSError) else _words(request.text)
     said = "the daemon was replaced while it worked on this"
@@ -268,7 +269,9 @@ def _cut_off(request: TakenRequest) -> Answer:
 
 
 def _words(text: bytes) -> list[str]:
-    """The words of a request. A NUL ends each word; in requests of earlier versions' scripts, a newline."""
+    """Split a request into words. A NUL ends each word. In requests from scripts of earlier versions, a newline
+    does.
+    """
     end = "\0" if b"\0" in text else "\n"
     words = text.decode(errors="backslashreplace")
     return words.removesuffix(end).split(end) if words else []
@@ -278,12 +281,12 @@ def _check_length(text: bytes) -> None:
     """Raise UsageProblem if the request was not read to its end."""
     if len(text) > MAX_REQUEST_BYTES:
         said = f"it is longer than {MAX_REQUEST_BYTES} bytes"
-        raise UsageProblem("read", "the request", said, "make it shorter, or ask from outside of the session")
+        raise UsageProblem("read", "the request", said, "shorten it, or run the command outside the session")
 
 
 async def _pour(fd: int, data: bytes) -> None:
-    """Write `data` into the FIFO as its reader takes it. Raises OSError if the reader has gone, TimeoutError if the
-    reader takes nothing for _TAKE_S seconds.
+    """Write `data` into the FIFO as fast as its reader reads. Raises OSError if the reader has closed the FIFO,
+    TimeoutError if it reads nothing for _TAKE_S seconds.
     """
     loop = asyncio.get_running_loop()
     rest = memoryview(data)
