@@ -1,12 +1,12 @@
-"""Odd files come back exactly, in a fork and in place, whatever the session has made of them since."""
+"""Unusual files are restored exactly, in a fork and in place, even after the session has changed them."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Mood, Way, alone, brought_back, new_name, started
-from tests.acceptance.sessions import mounted
+from tests.acceptance.moments import WAYS, Mood, Way, in_process, new_name, restore_as, started
+from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, ground_of
 from tests.homes import Home, open_home
 from waypoint.client import Client
 from waypoint.client.sdk import Session
@@ -14,7 +14,7 @@ from waypoint.model.errors import CannotCapture
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
-# Below what the base has: a folder of the host's, which `base` fills.
+# Changes files in the folder $1 of the host, which `base` has filled, and makes new ones.
 MAKE = r"""
 cd "$1"
 rm base-file; rm -r opaque; mkdir opaque; echo new >opaque/only
@@ -39,7 +39,7 @@ open("/".join(["deep"] * 60) + "/file", "w").write("deep down")
 os.mkdir("empty", 0o1711)
 END
 """
-# Everything about everything: kinds, modes, owners, times, blocks of sparse files, contents, links, attributes.
+# Lists kind, mode, owner, time, sparse blocks, content, links and extended attributes of every file.
 LIST = r"""
 cd "$1"; python3 - <<'END'
 import hashlib, os, stat
@@ -66,7 +66,7 @@ cd "$1"; rm -rf -- * ; echo back >base-file; mkdir renamed-folder; echo other >r
 
 
 class Made:
-    """What was listed before the capture, and what came back."""
+    """The list of files from before the capture, and the two restored sessions."""
 
     def __init__(self, before: str, sessions: dict[Way, Session], place: Path) -> None:
         self.before = before
@@ -75,7 +75,7 @@ class Made:
 
 
 def base(place: Path) -> None:
-    """What lies there on the host."""
+    """Make the host's files in the folder."""
     for folder in ("opaque/inner", "renamed-folder/inner", "moved"):
         (place / folder).mkdir(parents=True)
         (place / folder / "of-the-base").write_text(folder)
@@ -83,17 +83,10 @@ def base(place: Path) -> None:
         (place / name).write_text(f"{name} of the base\n")
 
 
-@pytest.fixture(
-    scope="module", params=["root of the base", pytest.param("mount of its own", marks=pytest.mark.soak(part="matrix"))]
-)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of the host's with files in it."""
-    folder = tmp_path_factory.mktemp("odd")
-    if request.param == "root of the base":
-        base(folder)
-        yield folder
-        return
-    with mounted(folder, "-t", "tmpfs", "none"):
+@pytest.fixture(scope="module", params=[OF_THE_BASE, pytest.param(OWN_MOUNT, marks=pytest.mark.soak(part="matrix"))])
+def place(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder of the host with files: in the root file system, or a separate mount."""
+    with ground_of(request.param) as folder:
         base(folder)
         yield folder
 
@@ -108,8 +101,8 @@ def made(place: Path) -> Iterator[Made]:
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
         run(session, SPOIL, place)
-        fork = brought_back(home, session, checkpoint, "fork")
-        yield Made(before, {"fork": fork, "restore": brought_back(home, session, checkpoint, "restore")}, place)
+        fork = restore_as(home, session, checkpoint, "fork")
+        yield Made(before, {"fork": fork, "restore": restore_as(home, session, checkpoint, "restore")}, place)
         assert sorted(path.relative_to(place) for path in place.rglob("*")) == on_host
 
 
@@ -120,7 +113,7 @@ def run(session: Session, script: str, place: Path) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_file_is_what_it_was(made: Made, way: Way) -> None:
+def test_every_file_is_restored_exactly(made: Made, way: Way) -> None:
     assert len(made.before.splitlines()) > 80
     assert "two files" not in made.before
     assert run(made.sessions[way], LIST, made.place).splitlines() == made.before.splitlines()
@@ -129,12 +122,12 @@ def test_every_file_is_what_it_was(made: Made, way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_removed_files_stay_removed_and_their_names_can_be_reused(made: Made, way: Way) -> None:
     session, place = made.sessions[way], made.place
-    assert alone(session, f"cd {place}; ls base-file renamed-file renamed-folder moved 2>/dev/null || :") == ""
-    assert alone(session, f"ls {place}/opaque; cat {place}/folder-with-a-new-name/inner/of-the-base") == (
+    assert in_process(session, f"cd {place}; ls base-file renamed-file renamed-folder moved 2>/dev/null || :") == ""
+    assert in_process(session, f"ls {place}/opaque; cat {place}/folder-with-a-new-name/inner/of-the-base") == (
         "moved\nonly\nrenamed-folder/inner"
     )
-    alone(session, f"cd {place}; echo once more >base-file; mkdir renamed-folder")
-    assert alone(session, f"cd {place}; cat base-file; ls renamed-folder; rm -r base-file renamed-folder") == (
+    in_process(session, f"cd {place}; echo once more >base-file; mkdir renamed-folder")
+    assert in_process(session, f"cd {place}; cat base-file; ls renamed-folder; rm -r base-file renamed-folder") == (
         "once more\n"
     )
 
@@ -147,17 +140,17 @@ def test_a_bind_stays_the_folder_of_the_host(home: Home, tmp_path: Path, way: Wa
         session.exec("exec 5<>/shared/open; echo before >&5")
         session.checkpoint(f"{branch}.1", tier="live")
         session.exec("touch /shared/made")
-        copy = brought_back(home, session, f"{branch}.1", way)
+        copy = restore_as(home, session, f"{branch}.1", way)
         copy.exec("echo after >&5")
         assert (tmp_path / "open").read_text() == "before\nafter\n"
         assert copy.exec("touch /fixed/no").exit != 0
         (tmp_path / "of-the-host").touch()
-        assert alone(copy, "ls /shared; ls /fixed").split() == ["made", "of-the-host", "open"] * 2
+        assert in_process(copy, "ls /shared; ls /fixed").split() == ["made", "of-the-host", "open"] * 2
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_changed_open_file_of_the_host_is_refused(home: Home, tmp_path: Path, way: Way) -> None:
-    """What is bound is outside of every protection."""
+    """Waypoint does not protect bound files from changes."""
     with started(home, "root") as plain:
         branch = f"{plain.branch}-bound"
         session = Client(home.path).start(branch, user="root", binds=[f"{tmp_path}:/shared"])
@@ -165,14 +158,14 @@ def test_a_changed_open_file_of_the_host_is_refused(home: Home, tmp_path: Path, 
         session.checkpoint(f"{branch}.1", tier="live")
         session.exec("echo between >&5")
         with pytest.raises(CannotCapture, match="/shared/open, which a process had open, has changed"):
-            brought_back(home, session, f"{branch}.1", way)
+            restore_as(home, session, f"{branch}.1", way)
         session.exec("echo after >&5")
         assert (tmp_path / "open").read_text() == "before\nbetween\nafter\n"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_open_file_that_was_renamed_by_a_link_comes_back(home: Home, way: Way) -> None:
-    """The files are sealed while the processes are dumped; this one gets a name for it at the very end of the dump."""
+def test_an_open_file_that_was_renamed_by_a_link_is_restored(home: Home, way: Way) -> None:
+    """CRIU makes a name for this file at the end of the dump, while Waypoint already captures the files."""
     with started(home, "root") as session:
         session.exec("for number in {1..30}; do sleep 100000 & done")
         session.exec("(echo kept >one; ln one other; exec 8<>one; rm one; exec sleep 100000) & last=$!")
@@ -180,6 +173,6 @@ def test_an_open_file_that_was_renamed_by_a_link_comes_back(home: Home, way: Way
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
         session.exec("rm other")
-        back = brought_back(home, session, checkpoint, way)
+        back = restore_as(home, session, checkpoint, way)
         assert back.exec("cat /proc/$last/fd/8; echo more >>/proc/$last/fd/8").output == b"kept\n"
-        assert alone(back, "cat /tmp/other; ls /tmp/one /tmp/link_remap* 2>/dev/null || :") == "kept\nmore\n"
+        assert in_process(back, "cat /tmp/other; ls /tmp/one /tmp/link_remap* 2>/dev/null || :") == "kept\nmore\n"

@@ -1,4 +1,4 @@
-"""Whose a session is, where it starts, what it goes on from, what it knows of its caller."""
+"""The user, the start folder, the origin (`--from`) and the environment of a new session."""
 
 import subprocess
 
@@ -32,10 +32,11 @@ def test_an_unknown_user_is_refused(home: Home) -> None:
                 assert repr(who) in refused(home, f"--user={who}")
 
 
-def test_the_default_user_is_the_caller_also_with_sudo(home: Home, person: Person) -> None:
-    home.must("shell", "mine", "-d", env={"SUDO_UID": str(person.uid), "SUDO_USER": person.name})
+def test_the_default_user_is_the_caller_even_under_sudo(home: Home, person: Person) -> None:
+    sudo = {"SUDO_UID": str(person.uid), "SUDO_USER": person.name}
+    home.must("shell", "mine", "-d", env=sudo)
     assert inside(home, "mine", "id -un") == f"{person.name}\n"
-    home.must("shell", "roots", "-d")
+    home.must("shell", "roots", "-d", "--user", "root", env=sudo)
     assert inside(home, "roots", "id -un") == "root\n"
     home.must("stop", "mine", "roots", "--discard")
 
@@ -123,7 +124,7 @@ def test_a_command_that_ends_at_once_has_run(home: Home) -> None:
     def ended() -> list[str]:
         return [one["branch"] for one in home.must("ps", "--all", "--json").json() if one["state"] == "ended"]
 
-    wait_until(lambda: set(names) <= set(ended()), "they have ended")
+    wait_until(lambda: set(names) <= set(ended()), "all five sessions have ended")
     for number, name in enumerate(names):
         home.must("shell", name, "-d")
         assert inside(home, name, "cat /opt/quick") == f"{number}\n"

@@ -1,8 +1,6 @@
-"""An exec and a person at the same terminal: neither loses anything. More: tests/session/test_exec_line.py."""
+"""An exec while a user types at the same terminal: neither loses anything. See also tests/session/test_exec_line.py."""
 
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -19,29 +17,19 @@ Take = Callable[..., Seat]
 
 @pytest.fixture(params=["person", pytest.param("zsh_person", marks=pytest.mark.soak(part="matrix"))])
 def shell(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The branch of a session, once in bash and once in zsh."""
+    """The branch of a session whose shell is bash or zsh."""
     person: Person = request.getfixturevalue(request.param)
     with session(home, person.name, "--cwd", "/tmp") as name:
         yield name
 
 
 def line(text: bytes) -> bytes:
-    """An expression for `text` as a whole line of output, behind whatever the line editor wrote before it."""
+    """Return a regular expression for `text` as a whole line of output."""
     return rb"(?:[\r\n]|\x1b\[\?2004l)" + text + rb"\r\n"
 
 
-@contextmanager
-def running(home: Home, *args: str) -> "Iterator[subprocess.Popen[bytes]]":
-    command = subprocess.Popen(home.argv(*args), env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with command:
-        try:
-            yield command
-        finally:
-            command.kill()
-
-
 def test_a_half_typed_line_survives_commands(home: Home, shell: str, seat: Take) -> None:
-    """Also commands that change the folder, fail, do not parse, or run into their timeout. The line wraps."""
+    """The line is longer than the screen; the commands change the folder, fail, do not parse or run into a timeout."""
     outer = seat().attach(shell)
     outer.type(b"echo " + b"wrapped " * 30 + "\u00e4\u20ac in $PW".encode()).see(b" in")
     assert home.must("exec", "-b", shell, "--", "echo from exec").stdout == "from exec\n"
@@ -52,21 +40,21 @@ def test_a_half_typed_line_survives_commands(home: Home, shell: str, seat: Take)
     outer.type(b"D\r").see(line(b"wrapped " * 30 + "\u00e4\u20ac in /usr/lib".encode()))
 
 
-def test_a_person_may_interrupt_a_command(home: Home, shell: str, seat: Take) -> None:
+def test_a_user_at_the_terminal_can_interrupt_an_exec(home: Home, shell: str, seat: Take) -> None:
     outer = seat().attach(shell)
-    with running(home, "exec", "-b", shell, "--", "sh -c 'echo begun; exec sleep 1000'; echo not this") as command:
+    with home.background("exec", "-b", shell, "--", "sh -c 'echo begun; exec sleep 1000'; echo not this") as command:
         outer.see(line(b"begun"))
         outer.type(b"\x03")
         output, said = command.communicate(timeout=PATIENCE_S)
-    assert (command.returncode, output.rstrip(), said) == (130, b"begun", b"")  # bash itself ends the line
+    assert (command.returncode, output.rstrip(), said) == (130, b"begun", b"")  # bash prints a newline after SIGINT
     outer.type(b"echo still $((6*7))\r").see(line(b"still 42"))
 
 
 @pytest.mark.soak(part="timing")
-def test_a_person_may_suspend_a_command_and_bring_it_back(home: Home, shell: str, seat: Take) -> None:
+def test_a_user_at_the_terminal_can_suspend_and_continue_an_exec(home: Home, shell: str, seat: Take) -> None:
     outer = seat().attach(shell)
-    with running(
-        home, "exec", "-b", shell, "--", "sh -c 'echo begun; until [ -e go ]; do sleep 0.02; done'"
+    with home.background(
+        "exec", "-b", shell, "--", "sh -c 'echo begun; until [ -e go ]; do sleep 0.02; done'"
     ) as command:
         outer.see(line(b"begun"))
         outer.type(b"\x1a")
@@ -75,7 +63,7 @@ def test_a_person_may_suspend_a_command_and_bring_it_back(home: Home, shell: str
     outer.prompt().type(b"fg; echo came ba''ck\r").see(line(b"came back"))
 
 
-def test_a_program_in_the_foreground_is_named_and_left_alone(home: Home, shell: str, seat: Take) -> None:
+def test_an_exec_is_refused_with_the_name_of_the_program_in_the_foreground(home: Home, shell: str, seat: Take) -> None:
     outer = seat().attach(shell)
     with collecting() as row:
         for program, leave in (("vi /tmp/x", b":q\r"), ("less /etc/services", b"q"), ("sh -c 'read x'", b"\r")):
@@ -95,7 +83,9 @@ def test_a_program_in_the_foreground_is_named_and_left_alone(home: Home, shell: 
                 assert home.must("exec", "-b", shell, "--wait-prompt", "60", "--", "echo on").stdout == "on\n"
 
 
-def test_the_program_that_replaced_the_shell_is_named(home: Home, shell: str, seat: Take) -> None:
+def test_an_exec_is_refused_with_the_name_of_the_program_that_replaced_the_shell(
+    home: Home, shell: str, seat: Take
+) -> None:
     outer = seat().attach(shell)
     outer.type(b"exec env PYTHON_BASIC_REPL=1 python3 -q\r").see(b">>> ")
     done = home.cli("exec", "-b", shell, "--wait-prompt", "60", "--", "echo never")
@@ -107,14 +97,14 @@ def test_the_program_that_replaced_the_shell_is_named(home: Home, shell: str, se
 
 
 def test_a_command_that_replaces_the_shell_and_ends_ends_the_session(home: Home, person: Person) -> None:
-    """python reads /dev/null, as any command."""
+    """Python ends at once, as its stdin is /dev/null."""
     for text in ("exec python3 -q", "exec sleep 0.3"):
         with session(home, person.name) as branch:
             found = home.cli("exec", "-b", branch, "--json", "--", text).json()
             assert (found["exit"], found["by"], found["ended"]) == (0, "command", True)
 
 
-def test_zsh_without_startup_files_does_not_ask_its_first_user(home: Home, zsh_person: Person) -> None:
+def test_zsh_without_startup_files_skips_its_first_start_questions(home: Home, zsh_person: Person) -> None:
     (zsh_person.home / ".zshrc").rename(zsh_person.home / "kept")
     try:
         with session(home, zsh_person.name) as branch:

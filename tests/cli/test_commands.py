@@ -1,4 +1,4 @@
-"""The verbs ps, stop, logs, daemon and doctor."""
+"""The commands ps, stop, logs, daemon and doctor."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import daemon_pid
-from tests.cli.test_exec import read_until, started
+from tests.cli.test_exec import read_until
 from tests.collecting import collecting
 from tests.homes import CLI_TIMEOUT_S, Home
 from tests.places import ROOT
@@ -121,14 +121,14 @@ def test_logs_print_the_output_of_the_terminal(home: Home, branch: str) -> None:
 
 
 def test_logs_follow_until_the_session_ends(home: Home, branch: str) -> None:
-    with started(home, "logs", "-f", branch) as process:
+    with home.background("logs", "-f", branch) as process:
         home.must("exec", "-b", branch, "--", "echo now$((1+1))")
         read_until(process, b"now2")
         home.must("stop", branch)
         assert process.wait(PATIENCE_S) == 0
 
 
-# --- the daemon
+# --- daemon and doctor
 
 
 def test_daemon_stop_leaves_sessions_running_and_the_next_command_starts_it(home: Home, branch: str) -> None:

@@ -1,12 +1,9 @@
 """`waypoint events`, and the events of operations, sessions and jobs."""
 
-import contextlib
 import json
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +93,9 @@ def test_events_are_printed_as_one_line_each(home: Home) -> None:
     assert f"operation  {number} start: lines" in words
 
 
-@contextlib.contextmanager
-def ended(process: "subprocess.Popen[str]") -> Iterator[None]:
-    try:
-        yield
-    finally:
-        process.kill()
-
-
 def test_following_events_continues_with_the_next_daemon(home: Home) -> None:
     home.must("daemon", "status")
-    command = home.argv("events", "--follow", "--json")
-    with subprocess.Popen(command, env=home.env, stdout=subprocess.PIPE, text=True) as following, ended(following):
+    with home.background("events", "--follow", "--json") as following:
         assert following.stdout is not None
         begin = json.loads(following.stdout.readline())
         assert begin["kind"] == "begin"
@@ -205,5 +193,5 @@ def test_a_job_ends_with_its_daemon(home: Home) -> None:
         ask(home, "GET", f"/v1/jobs/{job['id']}")
     assert "jobs end with their daemon" in raised.value.said
     wait_until(lambda: not doctor_processes(home), "the doctor's process has ended with its daemon")
-    home.cli("doctor")  # removes what a killed trial has left
+    home.cli("doctor")  # removes the files of the killed doctor
     assert trial_leftovers(home) == []

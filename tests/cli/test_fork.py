@@ -1,4 +1,4 @@
-"""`waypoint fork`, without and with a command."""
+"""`waypoint fork`, with and without a command."""
 
 import os
 import re
@@ -11,7 +11,6 @@ import pytest
 
 from tests.cli.conftest import Spawn, exit_status
 from tests.cli.test_checkpoint import TRACED
-from tests.cli.test_exec import started
 from tests.collecting import collecting
 from tests.homes import Home
 from tests.waiting import PATIENCE_S, wait_until
@@ -22,7 +21,7 @@ needs_sessions = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 @pytest.fixture
 def ready(home: Home, branch: str) -> Iterator[str]:
-    """A checkpoint of a shell with a variable. Forks whose names begin with its name are stopped at the end."""
+    """The name of a checkpoint of a shell with a variable. At the end, its forks (`<name>...`) are stopped."""
     home.must("exec", "-b", branch, "--", "mine=42; cd /usr/lib")
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     yield f"{branch}-c"
@@ -64,7 +63,7 @@ class TestBranches:
         assert told.startswith("without its processes: ")
         assert done.stderr.startswith(f"degraded: {told}\n")
         as_json = home.must("fork", branch, f"{ready}-j", "--json")
-        assert as_json.stderr == done.stderr  # the JSON records do not have it
+        assert as_json.stderr == done.stderr  # the JSON records do not contain this warning
         assert home.must("fork", branch, f"{ready}-c", "--", "true").stderr == done.stderr
 
     def test_what_a_checkpoint_lacks_is_reported_for_its_forks(self, home: Home, ready: str, branch: str) -> None:
@@ -166,7 +165,7 @@ class TestCommand:
 
     @pytest.mark.soak(part="faults")
     def test_fork_json_has_failures_of_waypoint(self, home: Home, ready: str) -> None:
-        home.must("shell", f"{ready}-s", "-d", "--", "sleep", "1000")  # no shell runs there
+        home.must("shell", f"{ready}-s", "-d", "--", "sleep", "1000")  # this session runs no shell
         done = home.cli("fork", f"{ready}-s", f"{ready}-a", "--json", "--", "true")
         assert done.code == 1
         [found] = done.json()
@@ -176,7 +175,7 @@ class TestCommand:
         assert found["said"].endswith(f"next: {found['error']['next']}")
 
     def test_an_interrupt_reaches_the_commands_in_all_forks(self, home: Home, ready: str) -> None:
-        with started(home, "fork", ready, "-n", "2", "--", "echo begun; sleep 60") as process:
+        with home.background("fork", ready, "-n", "2", "--", "echo begun; sleep 60") as process:
             assert process.stdout is not None
             seen = b""
             while seen.count(b"begun") < 2:
@@ -198,7 +197,10 @@ class TestCommand:
             timeout=PATIENCE_S,
         )
         assert re.fullmatch(rb"\S+ \| y\n141\n", done.stdout)
-        wait_until(lambda: home.must("exec", "-b", f"{ready}-1", "--", "echo $mine").stdout == "42\n", "it is free")
+        wait_until(
+            lambda: home.must("exec", "-b", f"{ready}-1", "--", "echo $mine").stdout == "42\n",
+            "the shell accepts commands again",
+        )
 
     def test_branches_are_coloured_on_a_terminal_only(self, home: Home, ready: str, on_terminal: Spawn) -> None:
         terminal = on_terminal("fork", ready, "-n", "1", "--", "echo seen")

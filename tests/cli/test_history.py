@@ -12,7 +12,9 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 @pytest.fixture
 def made(home: Home, branch: str) -> Iterator[list[str]]:
-    """The ids of the checkpoints `<branch>-one` and `-two`, and of a checkpoint on `-f`, a fork of the first."""
+    """The capture ids of three checkpoints: `<branch>-one`, `<branch>-two`, and `<branch>-three` on the branch
+    `<branch>-f`, a fork of the first.
+    """
     ids = []
     for name, of in (("one", branch), ("two", branch), ("three", f"{branch}-f")):
         if name == "three":
@@ -20,7 +22,7 @@ def made(home: Home, branch: str) -> Iterator[list[str]]:
         words = ["checkpoint", f"{branch}-{name}", "-b", of, "-m", f"message {name}", "--json"]
         ids.append(home.must(*words).json()["capture"])
     yield ids
-    home.cli("stop", f"{branch}-f", "--discard")  # fine if the test has ended it
+    home.cli("stop", f"{branch}-f", "--discard")  # fails if the test has ended the fork
 
 
 def value_of(home: Home, branch: str, word: str) -> str:
@@ -39,7 +41,7 @@ def names_of(home: Home, capture: str) -> list[str]:
 # --- log
 
 
-def test_the_log_goes_back_from_a_branch(home: Home, branch: str, made: list[str]) -> None:
+def test_the_log_lists_the_captures_of_a_branch_newest_first(home: Home, branch: str, made: list[str]) -> None:
     one, two, _ = made
     lines = home.must("log", branch).stdout.splitlines()
     assert len(lines) == 2
@@ -57,7 +59,7 @@ def test_the_log_uses_the_given_or_default_branch(home: Home, branch: str, made:
     assert len(home.must("log", branch, "-n", "1").stdout.splitlines()) == 1
 
 
-def test_the_graph_shows_where_a_fork_went(home: Home, branch: str, made: list[str]) -> None:
+def test_the_graph_shows_where_a_fork_began(home: Home, branch: str, made: list[str]) -> None:
     lines = home.must("log", "--graph", "--all").stdout.splitlines()
     start = next(number for number, line in enumerate(lines) if made[2][:12] in line)
     drawn = [re.split(r" ?[0-9a-f]{12}", line)[0] for line in lines[start : start + 4]]
@@ -189,7 +191,7 @@ def test_names_are_removed_all_or_none(home: Home, branch: str, made: list[str])
 # --- op log and undo
 
 
-def test_op_log_shows_what_was_moved_and_what_undo_would_do(home: Home, branch: str, made: list[str]) -> None:
+def test_op_log_shows_the_moved_names_and_the_effect_of_undo(home: Home, branch: str, made: list[str]) -> None:
     last, fork, *_ = home.must("op", "log", "-n", "2", "--json").json()
     assert {"number", "at", "verb", "moves", "sessions", "undone", "undoes", "undo", "said", "note"} == set(last)
     assert last["verb"] == "checkpoint"
@@ -244,7 +246,7 @@ def test_a_stop_can_be_undone(home: Home, branch: str) -> None:
     assert home.must("exec", "-b", branch, "--", "cat /var/tmp/mine").stdout == "kept\n"
 
 
-def test_a_stop_with_a_checkpoint_comes_back_live(home: Home, branch: str) -> None:
+def test_undo_of_a_stop_with_a_checkpoint_restores_the_processes(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "mine=42")
     home.must("stop", branch, "--checkpoint", f"{branch}-c")
     home.must("undo")
@@ -260,16 +262,16 @@ def test_a_fork_can_be_undone(home: Home, branch: str) -> None:
 
 
 def test_a_restore_can_be_undone(home: Home, branch: str) -> None:
-    home.must("exec", "-b", branch, "--", "mine=before")
+    home.must("exec", "-b", branch, "--", "mine=before; echo before >/var/tmp/mine")
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     home.must("exec", "-b", branch, "--", "mine=after; echo after >/var/tmp/mine")
     home.must("restore", f"{branch}-c", "-b", branch)
-    assert value_of(home, branch, "mine") == "before"
+    assert home.must("exec", "-b", branch, "--", "echo $mine; cat /var/tmp/mine").stdout == "before\nbefore\n"
     home.must("undo")
     assert home.must("exec", "-b", branch, "--", "echo $mine; cat /var/tmp/mine").stdout == "after\nafter\n"
 
 
-def test_one_undo_after_the_other_goes_further_back(home: Home, branch: str, made: list[str]) -> None:
+def test_repeated_undo_reverses_one_earlier_operation_each(home: Home, branch: str, made: list[str]) -> None:
     home.must("rm", f"{branch}-three")
     home.must("rm", f"{branch}-two")
     home.must("restore", f"{branch}-one", "-b", branch)
@@ -279,7 +281,7 @@ def test_one_undo_after_the_other_goes_further_back(home: Home, branch: str, mad
     assert branches(home)[branch]["live"] is True
 
 
-def test_removed_names_come_back(home: Home, branch: str, made: list[str]) -> None:
+def test_the_removal_of_names_can_be_undone(home: Home, branch: str, made: list[str]) -> None:
     home.must("rm", f"{branch}-one", f"{branch}-two")
     home.must("undo")
     assert names_of(home, made[0]) == [f"{branch}-one"]
@@ -314,7 +316,7 @@ def test_restore_finds_a_renamed_branch(home: Home) -> None:
     home.must("undo")
     assert home.must("restore", "was-cp").stdout == "is\n"
     home.must("branch", "delete", "is", "--stop")
-    home.must("shell", "is", "-d")  # and one of the new name
+    home.must("shell", "is", "-d")  # a new branch of the new name
     refused = home.cli("restore", "was-cp")
     assert (refused.code, refused.stdout) == (4, "")
     step, _, over = refused.stderr.rpartition("say where: waypoint ")[2].partition(" --new BRANCH, or with -b ")

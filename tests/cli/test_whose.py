@@ -1,16 +1,17 @@
-"""Branches have owners: a fully trusted user must name the owner of another user's branch. tests/session/
-test_other_users.py tests users who are not trusted.
+"""A fully trusted user who works on a branch of another user must name that user with --user.
+
+tests/session/test_other_users.py tests users who are not trusted.
 """
 
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 
 import pexpect
 import pytest
 
+from tests.cli.test_setup import as_nobody
 from tests.homes import Home, open_home
 from tests.waiting import PATIENCE_S
 
@@ -20,29 +21,14 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Home]:
-    """A home that the user nobody may use."""
+    """A home whose fully trusted user is nobody."""
     with open_home("shared") as home:
         home.must("setup", "--user", "nobody", "--trust", "full")
         yield home
 
 
-def as_nobody(home: Home, *args: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        home.argv(*args),
-        env=home.env,
-        cwd="/",
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-
-
 def spawn_as_nobody(home: Home, *args: str) -> "pexpect.spawn[str]":
-    """A command of the user nobody on a terminal."""
+    """Run a command as the user nobody on a terminal."""
     command, *words = home.argv(*args)
 
     def become_nobody() -> None:
@@ -130,7 +116,7 @@ def test_the_users_own_branch_is_continued_without_user(shared: Home) -> None:
     shared.must("stop", "own", "--discard")
 
 
-def test_a_live_session_does_not_change_its_user(shared: Home) -> None:
+def test_shell_with_another_user_than_that_of_the_live_session_is_refused(shared: Home) -> None:
     shared.must("shell", "-d", "fixed")
     refused = shared.cli("shell", "-d", "fixed", "--user", "nobody")
     assert refused.code == 4
