@@ -1,1 +1,1 @@
-"""The product as its users meet it: terminals, commands, settings, mistakes, permissions."""
+"""Tests of the whole product as its users see it: terminals, commands, settings, mistakes, permissions."""

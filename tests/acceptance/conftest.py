@@ -1,4 +1,4 @@
-"""People, homes and sessions that the tests of a file share, and the terminals to see them on."""
+"""Fixtures: users of this machine, live sessions, and terminals to type at and to look at."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -15,14 +15,14 @@ from tests.homes import Home
 
 @pytest.fixture(scope="session")
 def person() -> Iterator[Person]:
-    """Whose login shell is bash, with the files that the distribution gives to new users."""
+    """An ordinary user whose login shell is bash, with the files that the distribution gives to new users."""
     with new_person("b", "/bin/bash") as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def zsh_person() -> Iterator[Person]:
-    """Whose login shell is zsh."""
+    """An ordinary user whose login shell is zsh."""
     with new_person("z", "/bin/zsh") as made:
         (made.home / ".zshrc").write_text("PS1='%n %~ %# '\n")
         yield made
@@ -30,14 +30,14 @@ def zsh_person() -> Iterator[Person]:
 
 @pytest.fixture
 def branch(home: Home, person: Person) -> Iterator[str]:
-    """A live session of the ordinary user's, for this test alone."""
+    """The branch of a live session of the ordinary user, for this test alone."""
     with session(home, person.name) as name:
         yield name
 
 
 @pytest.fixture
 def seat(home: Home) -> Iterator[Callable[..., Seat]]:
-    """`seat()`: a terminal with an outer shell, in which `waypoint` is a command. Several may be taken."""
+    """Return a function that opens a terminal whose shell (outside of all sessions) has the command `waypoint`."""
     with ExitStack() as stack:
 
         def take(rows: int = 30, cols: int = 100) -> Seat:
@@ -48,7 +48,7 @@ def seat(home: Home) -> Iterator[Callable[..., Seat]]:
 
 @pytest.fixture
 def screen(home: Home) -> Iterator[Callable[..., Screen]]:
-    """`screen()`: the same in a tmux of its own, which knows what is to be seen."""
+    """Return a function that opens such a terminal in a tmux server of its own, so that its screen can be read."""
     with ExitStack() as stack:
 
         def open_one(rows: int = 30, cols: int = 100) -> Screen:

@@ -1,4 +1,4 @@
-"""Sessions that were brought back: as a fork, or in place of what they have become since."""
+"""Helpers that start a session and restore a checkpoint of it: as a fork, or in place of the running session."""
 
 import contextlib
 import itertools
@@ -17,7 +17,7 @@ Mood = Literal["quiet", "busy"]
 MOODS: tuple[Mood, ...] = ("quiet", "busy")
 
 _NUMBERS = itertools.count(1)
-# Prints on the terminal, and writes and renames files, for ever; a job of nobody's.
+# A background process that prints on the terminal and writes and renames files for ever.
 _NOISE = r"""
 setsid sh -c 'n=0
 while :; do
@@ -30,9 +30,9 @@ done' >/dev/pts/0 2>&1 </dev/null & disown
 
 @contextlib.contextmanager
 def started(home: Home, user: str, mood: Mood = "quiet", **setting: str) -> Iterator[Session]:
-    """A live session on a branch of its own; discarded with all the forks of it at the end.
+    """Start a live session on a new branch; at the end, discard it and all its forks.
 
-    `busy`: output flows on its terminal, a job writes files, and somebody is attached.
+    With mood `busy`, output flows on its terminal, a background process writes files, and a client is attached.
     """
     client = Client(home.path)
     session = client.start(f"m{next(_NUMBERS)}", user=user, cwd="/tmp", **setting)  # type: ignore[misc]
@@ -48,8 +48,8 @@ def started(home: Home, user: str, mood: Mood = "quiet", **setting: str) -> Iter
                 client.session(one.branch).stop(discard=True)
 
 
-def brought_back(home: Home, session: Session, checkpoint: str, way: Way) -> Session:
-    """`checkpoint` of the session lives again."""
+def restore_as(home: Home, session: Session, checkpoint: str, way: Way) -> Session:
+    """Restore `checkpoint` as a new fork or in place of `session`; return the restored session."""
     if way == "restore":
         session.restore(checkpoint)
         return session
@@ -58,20 +58,20 @@ def brought_back(home: Home, session: Session, checkpoint: str, way: Way) -> Ses
 
 
 def new_name(session: Session) -> str:
-    """For a checkpoint."""
+    """Return an unused name for a checkpoint of the session."""
     return f"{session.branch}.{next(_NUMBERS)}"
 
 
-def says(session: Session, text: str) -> str:
-    """What a command in the session's shell that succeeds prints, whatever else is printed on the terminal."""
+def in_shell(session: Session, text: str) -> str:
+    """Run `text` in the session's shell, which must succeed, and return only what the command itself prints."""
     done = session.exec(f"{{ {text}\n}} >|/tmp/.said 2>&1")
     said = session.run("cat", "/tmp/.said").stdout.decode(errors="surrogateescape")
     assert done.exit == 0, f"{text}: exit {done.exit}: {said}{done.output[-500:]!r}"
     return said
 
 
-def alone(session: Session, text: str) -> str:
-    """What a command that succeeds prints in a process of its own beside the session's shell."""
+def in_process(session: Session, text: str) -> str:
+    """Run `text` in a new process of the session, not in its shell; it must succeed. Return its stdout."""
     done = session.run("sh", "-c", text)
     assert done.exit == 0, f"{text}: exit {done.exit}: {done.stdout!r}{done.stderr!r}"
     return done.stdout.decode(errors="surrogateescape")
@@ -79,7 +79,7 @@ def alone(session: Session, text: str) -> str:
 
 @contextlib.contextmanager
 def _watched(session: Session) -> Iterator[None]:
-    """Somebody is attached, and takes what comes."""
+    """Keep a client attached that reads all output."""
     attachment = session.attach()
     enough = threading.Event()
 

@@ -1,7 +1,7 @@
-"""A machine with an internet, both made of network namespaces: what a session's way out leads to.
+"""A host and an internet made of two network namespaces, to test the network access of sessions.
 
-The daemon of a home runs in the namespace `host`, whose default route leads to the other one. Nothing is done to the
-network of the machine that the tests run on.
+The daemon of a home runs in the namespace `host`, whose default route leads to the namespace `internet`. The network
+of the machine that runs the tests is not changed.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from pathlib import Path
 from tests.homes import Home
 
 PUBLIC, PUBLIC6, HOST, PRIVATE = "198.51.100.5", "2001:db8:5::5", "203.0.113.2", "192.168.77.1"
-NAME = "example.test"  # stands for PUBLIC there
+NAME = "example.test"  # The resolver answers PUBLIC.
 NAME_OF_PRIVATE = "private-example.test"
 ECHO = 7777
-SLOW = 7778  # says nothing until it was told something, and then takes its time
+SLOW = 7778  # The server on this port answers each request after 0.5 s.
 _RESOLVER = "203.0.113.1"
 
 _SERVER = f'''
@@ -61,7 +61,7 @@ ip link set lo up
 ip addr add {HOST}/24 dev wan; ip addr add 2001:db8::2/64 dev wan nodad; ip link set wan up
 ip route add default via 203.0.113.1; ip -6 route add default via 2001:db8::1
 """
-# The begin of a program in a session, which sends packets as it likes.
+# The first part of a Python program that sends raw packets from within a session.
 PACKETS = f"""
 import socket, struct, sys
 def total(data):
@@ -79,7 +79,7 @@ datagram = struct.pack("!HHHH", 6666, {ECHO}, 40, 0) + b"f" * 16 + b"s" * 16
 def fragment(place, more):
     send(packet("10.77.0.2", "{PUBLIC}", 17, datagram[place : place + 24], 4242, place // 8 | more << 13))
 """
-# As over a long line: that SLOW has got something is told with its answer only.
+# Drop bare ACKs of the port SLOW, as if the line had a long delay: only its answer acknowledges the data.
 _LATE = f"tcp sport {SLOW} tcp flags & (syn | ack | psh | fin | rst) == ack drop"
 _INTERNET_SETUP = f"""
 nft 'table ip late {{ chain out {{ type filter hook output priority 0; {_LATE}; }}; }}'
@@ -101,7 +101,7 @@ class HomeThere(Home):
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """`host`, `internet`: processes in the two namespaces."""
+    """The pids of two processes: `host` and `internet` are each in the namespace of that name."""
 
     host: int
     internet: int
@@ -117,7 +117,7 @@ class Outside:
 
 @contextlib.contextmanager
 def open_outside(folder: Path, resolver: str = _RESOLVER) -> Iterator[Outside]:
-    """`resolver`: what the machine's resolv.conf names."""
+    """Make the two namespaces, with `resolver` as the name server in the host's resolv.conf."""
     names = folder / "resolv.conf"
     names.write_text(f"nameserver {resolver}\n")
     with _namespace(f"mount --bind {names} /etc/resolv.conf") as host, _namespace("") as internet:
@@ -131,7 +131,7 @@ def open_outside(folder: Path, resolver: str = _RESOLVER) -> Iterator[Outside]:
 
 @contextlib.contextmanager
 def _namespace(setup: str) -> Iterator[int]:
-    """A process with network and mount namespaces of its own; its pid."""
+    """Start a process that runs `setup` in new network and mount namespaces; yield its pid."""
     with _running(["unshare", "-n", "-m", "sh", "-ec", f"{setup}\necho ready\nexec sleep 1000000"]) as pid:
         yield pid
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from tests.homes import Home
 
 PREFIX = "wptest-"
-TIMEOUT_S = 60.0  # of programs that lock the list of users, which other tests change too
+TIMEOUT_S = 60.0  # useradd and userdel wait for the lock on the list of users, which other tests take too
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A user with a home directory of their own, as the distribution's `useradd -m` makes it."""
+    """An ordinary user with a home directory, as `useradd -m` makes it."""
 
     name: str
     uid: int
@@ -25,7 +25,7 @@ class Person:
     shell: str
 
     def can(self, home: Home, *args: str, cwd: str = "/", **variables: str) -> "subprocess.CompletedProcess[str]":
-        """Run `waypoint ARGS` as this user, who has no rights but their own."""
+        """Run `waypoint ARGS` as this user, without root's rights."""
         return subprocess.run(
             home.argv(*args),
             user=self.uid,
@@ -41,13 +41,13 @@ class Person:
         )
 
     def env(self, home: Home) -> dict[str, str]:
-        """What this user's own programs have in their environment."""
+        """Return the environment variables for this user's programs."""
         return home.env | {"HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell}
 
 
 @contextlib.contextmanager
 def new_person(kind: str, shell: str) -> Iterator[Person]:
-    """A user named after this run and `kind`, whose login shell is `shell`."""
+    """Make a user with the login shell `shell`, named after this test process and `kind`; remove it at the end."""
     _remove_leftovers()
     name = f"{PREFIX}{os.getpid()}-{kind}"
     subprocess.run(["useradd", "--create-home", "--shell", shell, name], check=True, capture_output=True)
@@ -59,7 +59,7 @@ def new_person(kind: str, shell: str) -> Iterator[Person]:
 
 
 def _remove_leftovers() -> None:
-    """Of runs that were killed."""
+    """Remove the users that killed test runs have left."""
     for entry in pwd.getpwall():
         run, _, _kind = entry.pw_name.removeprefix(PREFIX).partition("-")
         if entry.pw_name.startswith(PREFIX) and run.isdecimal() and not Path(f"/proc/{run}").exists():
@@ -67,5 +67,5 @@ def _remove_leftovers() -> None:
 
 
 def _remove(name: str) -> None:
-    # Its words on stderr are about a mail spool that was never there.
+    # Its stderr is ignored: it only warns of a mail spool that does not exist.
     subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)

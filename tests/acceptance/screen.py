@@ -1,4 +1,4 @@
-"""A terminal emulator to look at: tmux, with a server of its own for each test."""
+"""A terminal emulator whose screen tests can read: a tmux server for each test."""
 
 import contextlib
 import os
@@ -16,19 +16,18 @@ from tests.waiting import PATIENCE_S, holds_within
 
 
 class Screen:
-    """One window; in it a shell in which `waypoint` is a command. Made by `open_screen`."""
+    """A tmux window that runs a shell with the command `waypoint`. Made by `open_screen`."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self._folder = folder
         self._env = env
 
     def ask(self, *words: str) -> str:
-        """One command of tmux; what it prints."""
+        """Run a tmux command and return its output."""
         command = ["tmux", "-L", "waypoint-test", "-f", f"{self._folder}/conf", *words]
         return subprocess.run(command, env=self._env, check=True, capture_output=True, text=True).stdout
 
     def type(self, text: str) -> None:
-        """Type characters."""
         self.ask("send-keys", "-t", ":0", "-l", text)
 
     def enter(self, line: str) -> None:
@@ -37,11 +36,11 @@ class Screen:
         self.press("Enter")
 
     def press(self, *keys: str) -> None:
-        """Press keys, by tmux's names: Enter, C-c, Escape, Up."""
+        """Press keys, given by tmux's names such as Enter, C-c, Escape and Up."""
         self.ask("send-keys", "-t", ":0", *keys)
 
     def paste(self, text: str) -> None:
-        """Paste, bracketed if the program has asked for that."""
+        """Paste the text; as a bracketed paste if the program has asked for these."""
         buffer = self._folder / "paste"
         buffer.write_text(text)
         self.ask("load-buffer", str(buffer), ";", "paste-buffer", "-p", "-r", "-t", ":0")
@@ -50,29 +49,29 @@ class Screen:
         self.ask("resize-window", "-t", ":0", "-x", str(cols), "-y", str(rows))
 
     def text(self) -> str:
-        """What is to be seen, line by line, without blanks at the ends."""
+        """Return the visible lines without trailing blanks."""
         return "\n".join(line.rstrip() for line in self.ask("capture-pane", "-p", "-t", ":0").splitlines())
 
     def see_all(self, picture: Callable[["Screen"], object], expected: object) -> None:
-        """Wait until `picture` of this screen is what is expected."""
+        """Wait until `picture(self)` equals `expected`."""
         if not holds_within(PATIENCE_S, lambda: picture(self) == expected):
-            raise AssertionError(f"this was expected:\n{expected!r}\nand this is to be seen:\n{picture(self)!r}")
+            raise AssertionError(f"expected:\n{expected!r}\nbut the screen shows:\n{picture(self)!r}")
 
     def coloured(self) -> str:
-        """The same with the sequences that give it its colours."""
+        """Return the visible lines with their colour sequences."""
         return self.ask("capture-pane", "-p", "-e", "-t", ":0")
 
     def cursor(self) -> tuple[int, int]:
-        """Row and column, from 0."""
+        """Return the row and column of the cursor, counted from 0."""
         row, column = self.ask("display-message", "-p", "-t", ":0", "#{cursor_y} #{cursor_x}").split()
         return int(row), int(column)
 
     def flag(self, name: str) -> bool:
-        """A flag of the pane, as `alternate_on` or `cursor_flag`."""
+        """Return a tmux flag of the pane, such as `alternate_on` or `cursor_flag`."""
         return self.ask("display-message", "-p", "-t", ":0", f"#{{{name}}}").strip() == "1"
 
     def see(self, pattern: str) -> str:
-        """Wait until the expression is to be seen; the whole screen."""
+        """Wait until the regular expression matches the screen; return the visible text."""
         shown = ""
 
         def is_there() -> bool:
@@ -87,7 +86,7 @@ class Screen:
 
 @contextlib.contextmanager
 def open_screen(home: Home, rows: int, cols: int) -> Iterator[Screen]:
-    """A new server with one window of this size; ended, with all that runs in it, at the end."""
+    """Start a tmux server with one window of this size; at the end, kill it and all its programs."""
     with tempfile.TemporaryDirectory(prefix=f"tmux-{os.getpid()}-", dir=make_temp_root()) as name:
         folder = Path(name)
         (folder / "conf").write_text("set -g default-terminal screen-256color\nset -g escape-time 0\n")
@@ -102,7 +101,7 @@ def open_screen(home: Home, rows: int, cols: int) -> Iterator[Screen]:
             screen.see("^outside>$")
             yield screen
         finally:
-            with contextlib.suppress(subprocess.CalledProcessError):  # it has ended with its last window
+            with contextlib.suppress(subprocess.CalledProcessError):  # the server ended with its last window
                 screen.ask("kill-server")
             assert select.select([server], [], [], PATIENCE_S)[0], "the tmux server has not ended"
             os.close(server)

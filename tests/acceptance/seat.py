@@ -1,4 +1,4 @@
-"""A person's seat: a terminal, and a shell outside of all sessions in which they type `waypoint ...`."""
+"""A terminal with a shell outside of all sessions, at which tests type `waypoint ...`."""
 
 import os
 import re
@@ -15,7 +15,7 @@ PROMPT = b"outside> "
 
 
 class Seat:
-    """The shell is sh: it has no line editor, so the terminal's modes are only those that `stty` gave it."""
+    """A terminal that runs sh. As sh has no line editor, only `stty` changes the terminal's modes."""
 
     def __init__(self, home: Home, rows: int, cols: int) -> None:
         self.terminal: pexpect.spawn[bytes] = pexpect.spawn(
@@ -35,7 +35,7 @@ class Seat:
         return self
 
     def see(self, pattern: bytes) -> "re.Match[bytes]":
-        """Wait until the expression is shown."""
+        """Wait until the output matches the regular expression."""
         try:
             self.terminal.expect(pattern)
         except pexpect.ExceptionPexpect:
@@ -44,7 +44,7 @@ class Seat:
         return self.terminal.match
 
     def prompt(self) -> Self:
-        """Wait for a prompt of a shell inside."""
+        """Wait for the prompt of a session's shell."""
         self.see(rb"[#$%] (?:\x1b\S*)?$")
         return self
 
@@ -53,7 +53,7 @@ class Seat:
         return self.type(b"waypoint attach %s\r" % branch.encode()).prompt()
 
     def outside(self, command: str) -> bytes:
-        """Type it to the outer shell, wait for its end; what it showed."""
+        """Run a command in the outer shell to its end; return its output."""
         self.type(command.encode() + b"\r")
         self.see(rb"\r?\n")
         self.see(re.escape(PROMPT))
@@ -62,7 +62,7 @@ class Seat:
         return shown
 
     def left(self) -> int:
-        """Wait until the command that runs is over; its status."""
+        """Wait until the running command has ended; return its exit status."""
         self.see(re.escape(PROMPT))
         return int(self.outside("echo $?"))
 
@@ -70,7 +70,7 @@ class Seat:
         return termios.tcgetattr(self.terminal.child_fd)
 
     def client_pid(self) -> int:
-        """The foreground's process."""
+        """Return the pid of the terminal's foreground process group."""
         return os.tcgetpgrp(self.terminal.child_fd)
 
     def close(self) -> None:

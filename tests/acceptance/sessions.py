@@ -1,4 +1,4 @@
-"""Sessions for tests: started for a purpose, thrown away afterwards; and what one sees in them."""
+"""Helpers that start sessions for a test, run commands in them and discard them afterwards."""
 
 import contextlib
 import itertools
@@ -17,7 +17,7 @@ _NUMBERS = itertools.count(1)
 
 @contextlib.contextmanager
 def session(home: Home, user: str, *options: str) -> Iterator[str]:
-    """A live session of `user` on a branch of its own; its name. Fine if the test has ended it."""
+    """Start a live session of `user` and yield its branch; discard it at the end, if the test has not done so."""
     name = f"s{next(_NUMBERS)}"
     home.must("shell", name, "-d", "--user", user, *options)
     try:
@@ -27,27 +27,27 @@ def session(home: Home, user: str, *options: str) -> Iterator[str]:
 
 
 def begin(home: Home, branch: str, *options: str) -> dict[str, Any]:
-    """Start a session, of root if the options name no other user. Returns what `shell --json` prints."""
+    """Start a session (as root unless the options name a user) and return the output of `shell --json`."""
     user = () if "--user" in options else ("--user", "root")
     found: dict[str, Any] = home.must("shell", branch, "-d", "--json", *user, *options).json()
     return found
 
 
 def facts(home: Home, branch: str) -> dict[str, Any]:
-    """The row of `ps --json` of a live branch."""
+    """Return the entry of a live branch in `ps --json`."""
     (found,) = (one for one in home.must("ps", "--json").json() if one["branch"] == branch)
     return dict(found)
 
 
 def inside(home: Home, branch: str, text: str) -> str:
-    """What a command that succeeds prints in the session."""
+    """Run a command in the session's shell, which must succeed; return its output."""
     done = home.cli("exec", "-b", branch, "--", text)
     assert done.code == 0, f"{text}: exit {done.code}: {done.stdout}{done.stderr}"
     return done.stdout
 
 
 def refused(home: Home, *options: str, code: int = 2) -> str:
-    """What `shell -d` with these options says. Nothing is started."""
+    """Check that `shell -d` with these options is refused and starts no session; return its stderr."""
     done = home.cli("shell", "refused", "-d", *options)
     found = [one["branch"] for one in home.must("ps", "--all", "--json").json()]
     home.cli("stop", "refused", "--discard")  # if it was not refused
@@ -61,8 +61,9 @@ OF_THE_BASE, OWN_MOUNT = "root of the base", "mount of its own"
 
 @contextlib.contextmanager
 def ground_of(kind: str) -> Iterator[Path]:
-    """A folder of the host's, which sessions that begin in the `with` see: in the root file system, or a mount, which
-    the homes of this worker have alone (tests/workers.py).
+    """Make a folder of the host that new sessions see: in the root file system, or (OWN_MOUNT) as a separate mount.
+
+    Only the homes of this test process see that mount (tests/workers.py).
     """
     place = Path(tempfile.mkdtemp(prefix="ground-", dir=make_temp_root()))
     place.chmod(0o755)
@@ -75,7 +76,7 @@ def ground_of(kind: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def mounted(where: Path, *words: str) -> Iterator[None]:
-    """`mount WORDS... WHERE` for the `with`."""
+    """Run `mount WORDS... WHERE`; unmount at the end."""
     subprocess.run(["mount", *words, str(where)], check=True)
     try:
         yield

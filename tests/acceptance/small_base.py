@@ -1,4 +1,4 @@
-"""A root file system that is small enough to be made for a test: some programs of this machine and their libraries."""
+"""A small root file system for a test: some programs of this machine and their libraries."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ GROUP = "root:x:0:\ntesters:x:4322:\nextra:x:4323:tester\n"
 
 
 def make_base(folder: Path, *more: str, bash: bool = True) -> Path:
-    """Fill `folder` with programs in /bin, a `sh`, two users and the home of one; with `more` programs if asked to."""
+    """Fill `folder` with a base: PROGRAMS and `more` programs in /bin, two users, and a home directory of one."""
     for name in ("bin", "etc", "root", "tmp", "home/tester"):
         (folder / name).mkdir(parents=True)
     (folder / "tmp").chmod(0o1777)
@@ -24,7 +24,7 @@ def make_base(folder: Path, *more: str, bash: bool = True) -> Path:
 
 
 def picture(folder: Path) -> list[tuple[str, int, int, int]]:
-    """Every name in the base with size, mode and time of change."""
+    """Return the path, size, mode and modification time of every file in the base."""
     facts = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
     return [(str(path), found.st_size, found.st_mode, found.st_mtime_ns) for path, found in facts]
 

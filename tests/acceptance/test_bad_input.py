@@ -1,4 +1,4 @@
-"""What a user may get wrong: each is a clear error with the right exit code, and harms nothing."""
+"""Mistakes of users: each gives a clear error with the right exit code and does no harm."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tests.homes import Completed, Home
 
 pytestmark = pytest.mark.privileged
 
-# tests/model/test_names.py has what a name may be. Here are those that a command or a folder could take amiss.
+# The rules of names are tested in tests/model/test_names.py. These names could confuse a command or a file system.
 LEGAL = ["x/y.z/1", "z" * 100]
 ILLEGAL = {
     "empty": "",
@@ -33,7 +33,7 @@ def say(home: Home, command: str, name: str) -> Completed:
 
 
 def is_message(text: str) -> bool:
-    """Four parts: what was tried and on what, the reason, the next step; and nothing that a terminal would act on."""
+    """Whether it is a complete error message: the attempt, the reason and the next step, without escape sequences."""
     is_clean = not any(bad in text for bad in ("\x1b", "Traceback"))
     return text.startswith("waypoint: cannot ") and "\n  next: " in text and is_clean
 
@@ -43,7 +43,7 @@ def known(home: Home) -> set[str]:
 
 
 def operations(home: Home) -> Counter[str]:
-    """How many there were of each verb."""
+    """Return the number of recorded operations of each verb."""
     return Counter(one["verb"] for one in home.must("op", "log", "-n", "1000", "--json").json())
 
 
@@ -54,7 +54,7 @@ def test_a_legal_name_works(home: Home, person: Person) -> None:
         home.must("stop", name)
         home.must("shell", "-d", name)
         home.must("stop", name, "--discard")
-        assert name in known(home)  # its older files
+        assert name in known(home)  # only the second session was discarded; the files of the first are kept
 
 
 def test_an_illegal_name_is_refused_before_anything_happens(home: Home) -> None:
@@ -111,7 +111,7 @@ def test_concurrent_starts_make_one_session(home: Home) -> None:
 
 
 def test_concurrent_stops_and_starts_leave_a_branch_that_works(home: Home, branch: str) -> None:
-    """Their order decides what a stop meets: it ends the session, as the record says, or there is none."""
+    """Each `stop` either ends the session (and records that) or fails because no session is live."""
     inside(home, branch, "echo kept >~/kept")
     before = operations(home)
     with ThreadPoolExecutor(8) as pool:

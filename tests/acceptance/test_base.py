@@ -1,4 +1,4 @@
-"""`shell --base`: a session on a root file system of its own."""
+"""`shell --base`: a session on another root file system than the host's."""
 
 import os
 import shutil
@@ -106,11 +106,11 @@ def test_a_base_that_is_no_folder_is_refused(home: Home) -> None:
         assert "base" in refused(home, "--base", where), where
 
 
-SECRET = "of the machine's root"
+SECRET = "a secret of the host"
 
 
-def test_a_base_leads_to_no_file_of_the_machine(home: Home, tmp_path: Path) -> None:
-    """Its resolver, its list of users and its loader are links that somebody else has put there."""
+def test_links_in_a_base_never_lead_to_files_of_the_host(home: Home, tmp_path: Path) -> None:
+    """The base's /etc/resolv.conf and /etc/passwd are links to files of the host or to FIFOs that block readers."""
     tmp_path.chmod(0o755)
     hostile = make_base(tmp_path / "hostile")
     (tmp_path / "secret").write_text(SECRET)

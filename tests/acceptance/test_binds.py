@@ -1,4 +1,4 @@
-"""`shell --bind`: what is shared with the machine as it is, and the machine's other mounts, which are not."""
+"""`shell --bind`: files and folders of the host that a session shares with it."""
 
 from pathlib import Path
 
@@ -20,18 +20,18 @@ def shared(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_that_is_bound_is_the_hosts_own(home: Home, person: Person, shared: Path) -> None:
+def test_changes_in_a_bound_folder_are_visible_on_both_sides(home: Home, person: Person, shared: Path) -> None:
     with session(home, person.name, "--bind", f"{shared}:/shared/here") as branch:
         assert inside(home, branch, "cat /shared/here/file") == "of the host\n"
         inside(home, branch, "echo from inside >>/shared/here/file; touch /shared/here/made; rm -f /shared/here/gone")
         assert (shared / "file").read_text() == "of the host\nfrom inside\n"
         (shared / "later").write_text("and back\n")
         assert inside(home, branch, "cat /shared/here/later") == "and back\n"
-    assert (shared / "made").exists()  # thrown away was only what is not bound
+    assert (shared / "made").exists()  # discarding the session keeps the bound folder
     assert not Path("/shared").exists()
 
 
-def test_a_file_and_several_and_read_only(home: Home, shared: Path) -> None:
+def test_files_can_be_bound_several_times_and_read_only(home: Home, shared: Path) -> None:
     binds = [f"{shared}/file:/etc/hostname", f"{shared}/file:/opt/new/read-only:ro", f"{shared}:/mnt:ro"]
     with session(home, "root", *(word for bind in binds for word in ("--bind", bind))) as branch:
         assert inside(home, branch, "cat /etc/hostname /opt/new/read-only /mnt/file") == "of the host\n" * 3
@@ -58,7 +58,7 @@ def test_a_branch_keeps_its_binds(home: Home, shared: Path) -> None:
     shared.with_name("elsewhere").rename(shared)
 
 
-def test_targets_of_the_session_itself_and_malformed_binds_are_refused(home: Home, shared: Path) -> None:
+def test_binds_over_system_folders_and_malformed_binds_are_refused(home: Home, shared: Path) -> None:
     with collecting() as row:
         for target in (
             *(
@@ -84,7 +84,9 @@ def test_targets_of_the_session_itself_and_malformed_binds_are_refused(home: Hom
                 assert "next: " in said
 
 
-def test_a_target_behind_a_link_of_the_base_cannot_lead_out(home: Home, shared: Path, tmp_path: Path) -> None:
+def test_a_bind_target_behind_a_link_of_the_session_changes_nothing_outside(
+    home: Home, shared: Path, tmp_path: Path
+) -> None:
     with session(home, "root") as branch:
         inside(home, branch, f"ln -s {tmp_path} /opt/link; ln -s / /opt/top")
         home.must("stop", branch)

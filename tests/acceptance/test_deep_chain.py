@@ -1,11 +1,11 @@
-"""Many checkpoints in a row on one branch: each of them is kept as it was."""
+"""A hundred checkpoints in a row on one branch: each restores exactly its own state."""
 
 import os
 import random
 
 import pytest
 
-from tests.acceptance.moments import says, started
+from tests.acceptance.moments import in_shell, started
 from tests.acceptance.people import Person
 from tests.homes import Home
 
@@ -15,7 +15,7 @@ CHAIN = int(os.environ.get("WAYPOINT_TEST_CHAIN", "100"))
 RESTORES = 10
 
 
-def test_any_of_a_long_chain_of_checkpoints_is_exactly_what_it_was(home: Home, person: Person) -> None:
+def test_any_checkpoint_of_a_long_chain_restores_its_exact_state(home: Home, person: Person) -> None:
     chosen = random.Random(4711).sample(range(CHAIN), min(RESTORES, CHAIN))
     with started(home, person.name) as session:
         session.exec("mkdir chain; cd chain; sleep 1000 &")
@@ -26,7 +26,7 @@ def test_any_of_a_long_chain_of_checkpoints_is_exactly_what_it_was(home: Home, p
             session.checkpoint(f"{session.branch}.n{number}", tier="live")
         for number in chosen:
             session.restore(f"{session.branch}.n{number}")
-            said = says(
+            said = in_shell(
                 session, "echo $number ${#list[@]}; cat file; wc -l <all; tail -n 1 all; ls f* | wc -l; jobs %1"
             )
             count = number + 1

@@ -1,10 +1,10 @@
-"""Branches go ways of their own from one capture, which never changes by that."""
+"""Forks of one checkpoint change independently; none changes the checkpoint or another branch."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.moments import alone, brought_back, new_name, says, started
+from tests.acceptance.moments import in_process, in_shell, new_name, restore_as, started
 from tests.acceptance.people import Person
 from tests.homes import Home
 from waypoint.client import Client
@@ -28,12 +28,12 @@ s.sendall(sys.argv[1].encode()); s.shutdown(socket.SHUT_WR); print(s.recv(100).d
 
 @pytest.fixture(scope="module")
 def origin(home: Home, person: Person) -> Iterator[tuple[Session, str]]:
-    """A session with a variable, a file, a server; and a checkpoint of it."""
+    """A session with a shell variable, files and a server, and the name of its checkpoint."""
     with started(home, person.name) as session:
         session.run("sh", "-c", "cat >/tmp/server.py", stdin=SERVER.encode())
         session.exec("mine=parent; echo parent >/tmp/path; mkdir /tmp/folder; echo parent >/tmp/folder/same")
         session.exec("echo parent >/dev/shm/memory; python3 /tmp/server.py </dev/null >/tmp/server.log 2>&1 &")
-        alone(session, f"until [ \"$({ASK} '' 2>/dev/null)\" = parent ]; do sleep 0.02; done")
+        in_process(session, f"until [ \"$({ASK} '' 2>/dev/null)\" = parent ]; do sleep 0.02; done")
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
         yield session, checkpoint
@@ -42,11 +42,11 @@ def origin(home: Home, person: Person) -> Iterator[tuple[Session, str]]:
 def change(session: Session, word: str) -> None:
     session.exec(f"mine={word}; cd /tmp/folder; echo {word} >/tmp/path; echo {word} >/dev/shm/memory")
     session.exec(f"rm -r same; mkdir same; echo {word} >same/{word}")
-    assert alone(session, f"{ASK} {word}") == f"{word}\n"
+    assert in_process(session, f"{ASK} {word}") == f"{word}\n"
 
 
 def state(session: Session) -> list[str]:
-    found = says(session, f"echo $mine; pwd; cat /tmp/path /dev/shm/memory; find /tmp/folder; cd .; {ASK} ''")
+    found = in_shell(session, f"echo $mine; pwd; cat /tmp/path /dev/shm/memory; find /tmp/folder; cd .; {ASK} ''")
     return found.splitlines()
 
 
@@ -57,7 +57,7 @@ def changed(word: str) -> list[str]:
     return [word, "/tmp/folder", word, word, "/tmp/folder", "/tmp/folder/same", f"/tmp/folder/same/{word}", word]
 
 
-def test_each_branch_has_its_own_of_the_same_path_variable_and_port(home: Home, origin: tuple[Session, str]) -> None:
+def test_forks_have_independent_files_variables_and_ports(home: Home, origin: tuple[Session, str]) -> None:
     session, checkpoint = origin
     forks = Client(home.path).fork(checkpoint, count=3, prefix=f"{session.branch}-each")
     words = ["one", "two", "three"]
@@ -66,13 +66,13 @@ def test_each_branch_has_its_own_of_the_same_path_variable_and_port(home: Home, 
     for fork, word in zip(forks, words, strict=True):
         assert state(fork) == changed(word)
     assert state(session) == PARENT
-    again = brought_back(home, session, checkpoint, "fork")
+    again = restore_as(home, session, checkpoint, "fork")
     assert state(again) == PARENT
 
 
-def test_forks_of_forks_know_nothing_of_each_other(home: Home, origin: tuple[Session, str]) -> None:
+def test_forks_of_forks_are_independent(home: Home, origin: tuple[Session, str]) -> None:
     session, checkpoint = origin
-    child = brought_back(home, session, checkpoint, "fork")
+    child = restore_as(home, session, checkpoint, "fork")
     change(child, "child")
     [grandchild] = Client(home.path).fork(child.branch, f"{session.branch}-grandchild")
     change(grandchild, "grandchild")
@@ -83,7 +83,7 @@ def test_forks_of_forks_know_nothing_of_each_other(home: Home, origin: tuple[Ses
     assert [state(one)[0] for one in (child, grandchild, last)] == ["child", "grandchild", "last"]
 
 
-def test_a_restore_in_place_of_one_leaves_the_others_alone(home: Home, origin: tuple[Session, str]) -> None:
+def test_a_restore_in_place_of_one_fork_does_not_change_the_others(home: Home, origin: tuple[Session, str]) -> None:
     session, checkpoint = origin
     forks = Client(home.path).fork(checkpoint, count=2, prefix=f"{session.branch}-place")
     for fork, word in zip(forks, ("left", "right"), strict=True):

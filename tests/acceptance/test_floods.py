@@ -1,5 +1,5 @@
-"""What a session does to the daemon without end slows down the commands of another session by no more than 20 ms,
-besides what a program that just computes takes from them.
+"""A session that floods the daemon with work delays the commands of another session by at most 20 ms more than a
+session whose program only computes.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.soak(part="timing"), pytest.mark.privileged]
 ASKS = 60
 WITHIN_MS = 20.0
 WAYS = 3
-"""How often it is measured, in turns with the program that just computes; the quietest of each counts."""
+"""The number of attempts. Each measures beside the flood and beside the computing program; one must be in time."""
 
 COMPUTING = "print('begun', flush=True)\nwhile True: pass"
 _RINGING = "print('begun', flush=True)\nwhile True: os.write(bell, b'!' * 100)"
@@ -73,7 +73,7 @@ def homes() -> Iterator[tuple[Home, Client]]:
 
 
 def exec_ms(home: Home, client: Client, program: str) -> float:
-    """The median of the time that a command of the session `good` takes while the program runs in another one."""
+    """Return the median duration of a command in the session `good` while the program runs in the session `evil`."""
     home.must("shell", "evil", "-d", "--user", "root")
     good, took = client.session("good"), []
     with home.background("run", "-b", "evil", "--", "python3", "-I", "-S", "-c", program) as command:
@@ -88,7 +88,7 @@ def exec_ms(home: Home, client: Client, program: str) -> float:
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_a_flood_delays_nobody_else(homes: tuple[Home, Client], flood: str) -> None:
+def test_a_flood_from_one_session_does_not_delay_another(homes: tuple[Home, Client], flood: str) -> None:
     pairs = []
     for _ in range(WAYS):
         pairs.append((exec_ms(*homes, flood), exec_ms(*homes, COMPUTING)))
@@ -108,11 +108,11 @@ for number in itertools.count():
 """
 CROWD = [f"crowd-{number}" for number in range(12)]
 EXEC_S, CHECKPOINT_S = 2.0, 10.0
-"""At most beside twelve sessions that are captured as fast as the processors can."""
+"""Limits for a command and for a checkpoint while twelve other sessions are checkpointed without a break."""
 
 
 @pytest.mark.requires("criu")
-def test_sessions_that_capture_themselves_all_the_time_delay_nobody(homes: tuple[Home, Client]) -> None:
+def test_sessions_that_checkpoint_themselves_all_the_time_do_not_delay_others(homes: tuple[Home, Client]) -> None:
     home, client = homes
     home.must("shell", "evil", "-d", "--user", "root")
     home.must("fork", "evil", *CROWD)

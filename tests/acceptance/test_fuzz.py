@@ -1,4 +1,4 @@
-"""A real daemon under hostile clients and sessions: no bug in its log, no leak, and other sessions answer."""
+"""A real daemon with hostile clients and sessions: it logs no bug, leaks nothing and serves other sessions."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ from waypoint.model.paths import socket_path
 pytestmark = [pytest.mark.soak(part="floods"), pytest.mark.privileged]
 
 HEAVY = ("/v1/doctor", "/v1/gc", "/v1/jobs", "/v1/daemon/stop", "/v1/sessions", "/v1/operations/undo")
-"""What would be done if the request happened to be right, and takes long or ends the test."""
+"""Routes that are not fuzzed: a valid request to them takes long or ends the test."""
 
 FUZZED = tuple(route for route in ROUTES if route.method == "GET" or route.path not in HEAVY)
 GROWN_BYTES = 48 << 20
@@ -36,7 +36,7 @@ GROWN_BYTES = 48 << 20
 
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[Home]:
-    """A home with the session `evil`, and `good`, which nobody may harm."""
+    """A home with two sessions: `evil` is attacked or attacks, `good` must keep working."""
     with open_home("fuzz") as home:
         for branch in ("evil", "good"):
             home.must("shell", branch, "-d", "--user", "root")
@@ -52,14 +52,14 @@ def resident_bytes(pid: int) -> int:
 
 
 def open_files(pid: int) -> Counter[str]:
-    """What the process has open, by kind: threads have connections to names.db of their own, and keep them."""
+    """Count the open files of the process by kind, without names.db, which each thread keeps open."""
     names = procfs.open_files(pid).values()
     return Counter(re.sub("[0-9]+", "N", name) for name in names if "names.db" not in name)
 
 
 @contextlib.contextmanager
 def unharmed(home: Home) -> Iterator[None]:
-    """Nothing in the `with` block is a bug to the daemon, kills it, or leaves it with more memory or files."""
+    """Check that the block causes no bug report in the log and no end, memory growth or open files of the daemon."""
     pid, log = daemon_of(home), home.path / "daemon.log"
     inside(home, "good", "true")
     before, files, read = resident_bytes(pid), open_files(pid), log.stat().st_size
@@ -83,7 +83,7 @@ def test_no_request_harms_the_daemon(crowd: Home) -> None:
     @fuzzing.bounded(300)
     @given(asked=fuzzing.requests(FUZZED, ["evil", "nosuch"]))
     def asks(asked: Asked) -> None:
-        # Streams of `evil` end with the client, which takes nothing; a name that is made stays until the end.
+        # The client closes at once, so streams end too. Names that a request makes are kept until the home is removed.
         with RawClient(path) as client:
             client.send(asked.data)
             client.sock.shutdown(socket.SHUT_WR)
@@ -97,7 +97,7 @@ def test_no_request_harms_the_daemon(crowd: Home) -> None:
 
 
 class Folder:
-    """The run folder of the live session `evil`, written to as its root does."""
+    """The folder /run/waypoint of the session `evil`, written to with the rights of the session's root."""
 
     def __init__(self, home: Home) -> None:
         found = home.must("ps", "--json").json()
@@ -154,7 +154,7 @@ def test_no_content_of_a_run_folder_harms_the_daemon(crowd: Home) -> None:
         for what in puts:
             folder.put(what)
         folder.ring()
-        # Where the hooks' files are gone the shell waits for ever, and so does whoever asks it.
+        # Without the files of the shell hooks the shell waits for ever, so this command may time out.
         with contextlib.suppress(subprocess.TimeoutExpired):
             done = crowd.cli("exec", "-b", "evil", "--timeout", "0.5", "--wait-prompt", "0.2", "true", timeout_s=2)
             assert "bug of Waypoint" not in done.stderr, done
@@ -167,7 +167,7 @@ def test_no_content_of_a_run_folder_harms_the_daemon(crowd: Home) -> None:
         assert "bug of Waypoint" not in done.stderr, done
 
 
-def test_a_starting_daemon_reads_any_run_folder(crowd: Home) -> None:
+def test_a_starting_daemon_survives_any_content_of_a_run_folder(crowd: Home) -> None:
     log = crowd.path / "daemon.log"
     read = log.stat().st_size
 

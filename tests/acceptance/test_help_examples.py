@@ -1,4 +1,4 @@
-"""Examples of the help that go on in a copy of their session, where they are followed."""
+"""The example in the help of `checkpoint` works when it is run inside a session."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 
 @pytest.mark.soak(part="load")
-def test_a_checkpoint_and_a_restore_within_one_script_end(home: Home, tmp_path: Path) -> None:
+def test_a_script_that_checkpoints_and_restores_itself_ends(home: Home, tmp_path: Path) -> None:
     example = CHECKPOINT.epilog.removeprefix("Example: ")
     with session(home, "root", "--bind", f"{tmp_path}:/outside") as branch:
         inside(home, branch, "make() { echo ran >>/outside/ran; false; }")

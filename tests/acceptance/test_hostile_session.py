@@ -1,4 +1,4 @@
-"""What a session's root can do to the daemon that serves all sessions, and through it: nothing that others notice."""
+"""Attacks by a session's root on the daemon that serves all sessions: other sessions notice nothing."""
 
 import json
 import time
@@ -38,7 +38,7 @@ while time.time() < end:
 
 
 def longest_answer_s(home: Home, for_s: float) -> float:
-    """The longest time that a short command of another session's took, for so many seconds."""
+    """Run `waypoint ps` again and again for this time; return the longest duration."""
     longest, end = 0.0, time.monotonic() + for_s
     while time.monotonic() < end:
         begun = time.monotonic()
@@ -61,7 +61,7 @@ def test_a_terminal_that_blocks_delays_no_other_session(home: Home) -> None:
 
 
 def groups_of(home: Home) -> dict[Path, tuple[int, int]]:
-    """The modes and owners of the home's cgroups, as the host has them."""
+    """Return the mode and owner of each cgroup of the home."""
     found = [
         group for root in Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}") for group in (root, *root.rglob("*"))
     ]
@@ -69,8 +69,8 @@ def groups_of(home: Home) -> dict[Path, tuple[int, int]]:
 
 
 @pytest.mark.soak(part="floods")
-def test_mounts_of_pid_1_in_its_own_namespaces_are_not_changed() -> None:
-    """The script of pid 1 lies in the session's files. Behind a filter it could mount no cgroups."""
+def test_a_restore_changes_no_cgroup_that_pid_1_has_mounted_over_the_session_files() -> None:
+    """The session replaces the script of its pid 1. The home has no seccomp filter, which would forbid that mount."""
     with open_home("unfiltered", seccomp=False) as home, session(home, "root") as branch:
         inside(home, branch, "mkdir -p /srv/sub1/deep; chmod 777 /srv")
         home.must("checkpoint", "wanted", "-b", branch)
@@ -109,7 +109,7 @@ time.sleep(1000)
 @pytest.mark.soak(part="floods")
 @pytest.mark.requires("criu")
 def test_descriptors_in_flight_make_a_checkpoint_fail_and_nothing_else(home: Home) -> None:
-    """The kernel counts those of all sessions of a home together. A program may have as many as its limit of files."""
+    """The kernel counts the descriptors in flight of all sessions of a home together."""
     with session(home, "root") as other:
         home.must("checkpoint", "before", "-b", other)
         with (
@@ -163,7 +163,7 @@ def test_a_forged_shell_state_delays_nobody(home: Home) -> None:
 
 @pytest.mark.soak(part="floods")
 def test_only_root_may_checkpoint_below_the_disk_floor() -> None:
-    """No limit of the session's holds what a checkpoint has of its memory, and what has a name stays."""
+    """No limit of a session covers the memory images of its checkpoints, and named checkpoints are never removed."""
     with open_home("floor") as home:
         home.must("shell", "main", "-d", "--user", "root")
         home.must("daemon", "stop")

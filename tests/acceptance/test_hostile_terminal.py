@@ -1,4 +1,4 @@
-"""Sessions whose pid 1 does something else with the terminal's master than to hold it, and daemons that are killed."""
+"""A daemon is killed and restarted while the pid 1 of a session no longer holds the master of its terminal."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_a_session_that_gave_up_its_terminal_is_reported_and_can_be_stopped() ->
         assert states(home) == dict.fromkeys(GIVEN_UP, "ended")
 
 
-def test_the_end_of_a_session_while_no_daemon_is_there_is_logged() -> None:
+def test_the_end_of_a_session_while_no_daemon_runs_is_logged() -> None:
 
     with open_home() as home:
         home.must("shell", "ends", "-d", "--user", "root")
@@ -67,7 +67,7 @@ def test_the_end_of_a_session_while_no_daemon_is_there_is_logged() -> None:
         kill_daemon(home)
         os.kill(found["init_pid"], signal.SIGKILL)
         os.kill(supervisor, signal.SIGCONT)
-        wait_until(lambda: states(home) == {"ends": "ended"}, "its end is on record")
+        wait_until(lambda: states(home) == {"ends": "ended"}, "the end of the session is recorded")
         assert (
             "the session on ends has ended while no daemon ran; its files are kept"
             in (home.path / "daemon.log").read_text()

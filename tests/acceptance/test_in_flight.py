@@ -1,11 +1,11 @@
-"""Commands that are under way at a checkpoint go on to their ends, in the original as in what comes back of it."""
+"""A command that runs during a checkpoint runs to its end in the original session and in the restored one."""
 
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Way, alone, brought_back, new_name, says, started
+from tests.acceptance.moments import WAYS, Way, in_process, in_shell, new_name, restore_as, started
 from tests.homes import Home
 from tests.waiting import PATIENCE_S
 from waypoint.client.results import ExecResult
@@ -23,7 +23,7 @@ def session(home: Home, request: pytest.FixtureRequest) -> Iterator[Session]:
 
 
 class InFlight:
-    """An exec in a thread of its own, which has begun when this is made."""
+    """An exec in a thread; the constructor returns when the command has begun."""
 
     def __init__(self, session: Session, text: str, stdin: bytes | None = None, timeout_s: float | None = None) -> None:
         self.result: ExecResult | None = None
@@ -37,7 +37,7 @@ class InFlight:
 
         self._thread = threading.Thread(target=go)
         self._thread.start()
-        alone(session, "until [ -e /tmp/begun ]; do sleep 0.02; done")
+        in_process(session, "until [ -e /tmp/begun ]; do sleep 0.02; done")
 
     def end(self) -> ExecResult | None:
         self._thread.join(PATIENCE_S)
@@ -51,16 +51,16 @@ def test_a_command_in_flight_ends_in_original_and_copy(home: Home, session: Sess
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
     if way == "fork":
-        fork = brought_back(home, session, checkpoint, way)
-        alone(session, "touch /tmp/go")
+        fork = restore_as(home, session, checkpoint, way)
+        in_process(session, "touch /tmp/go")
         ended = run.end()
         assert ended is not None
         assert (ended.output, ended.exit) == (b"one\ntwo\n", 7)
     else:
-        fork = brought_back(home, session, checkpoint, way)
-        run.end()  # its shell was replaced: whatever it was told, it has ended
-    alone(fork, "[ ! -e /tmp/go ] && touch /tmp/go; until [ -e /tmp/file ]; do sleep 0.02; done")
-    assert says(fork, "echo $mine; cat /tmp/file") == "set\ntwo\n"
+        fork = restore_as(home, session, checkpoint, way)
+        run.end()  # The restore replaced the shell, so this exec may have any result.
+    in_process(fork, "[ ! -e /tmp/go ] && touch /tmp/go; until [ -e /tmp/file ]; do sleep 0.02; done")
+    assert in_shell(fork, "echo $mine; cat /tmp/file") == "set\ntwo\n"
     assert fork.exec("echo the next").output == b"the next\n"
     assert b"one" in b"".join(fork.logs())
 
@@ -69,9 +69,9 @@ def test_a_command_in_flight_keeps_the_input_that_it_has_read(home: Home, sessio
     run = InFlight(session, f"read -r x; {UNTIL_GO}; read -r y; echo $x $y", stdin=b"first\nsecond\n")
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
-    fork = brought_back(home, session, checkpoint, "fork")
+    fork = restore_as(home, session, checkpoint, "fork")
     for one in (session, fork):
-        alone(one, "touch /tmp/go")
+        in_process(one, "touch /tmp/go")
     ended = run.end()
     assert ended is not None
     assert (ended.output, ended.exit) == (b"first second\n", 0)
@@ -80,10 +80,10 @@ def test_a_command_in_flight_keeps_the_input_that_it_has_read(home: Home, sessio
 
 @pytest.mark.soak(part="timing")
 def test_a_timeout_applies_in_the_fork_too(home: Home, session: Session) -> None:
-    run = InFlight(session, "touch /tmp/begun; sleep 1000", timeout_s=3)  # longer than the checkpoint
+    run = InFlight(session, "touch /tmp/begun; sleep 1000", timeout_s=3)  # the checkpoint takes less
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
-    fork = brought_back(home, session, checkpoint, "fork")
+    fork = restore_as(home, session, checkpoint, "fork")
     ended = run.end()
     assert ended is not None
     assert ended.exit == 124
@@ -94,11 +94,11 @@ def test_a_timeout_applies_in_the_fork_too(home: Home, session: Session) -> None
 def test_a_process_of_run_continues_in_original_and_copy(home: Home, session: Session, way: Way) -> None:
     thread = threading.Thread(target=lambda: session.run("sh", "-c", f"{UNTIL_GO}; echo done >/tmp/done"))
     thread.start()
-    alone(session, "until [ -e /tmp/begun ]; do sleep 0.02; done")
+    in_process(session, "until [ -e /tmp/begun ]; do sleep 0.02; done")
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
-    back = brought_back(home, session, checkpoint, way)
-    alone(back, "touch /tmp/go; until [ -e /tmp/done ]; do sleep 0.02; done")
-    alone(session, "touch /tmp/go")
+    back = restore_as(home, session, checkpoint, way)
+    in_process(back, "touch /tmp/go; until [ -e /tmp/done ]; do sleep 0.02; done")
+    in_process(session, "touch /tmp/go")
     thread.join(PATIENCE_S)
     assert not thread.is_alive()

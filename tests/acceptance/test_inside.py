@@ -1,4 +1,4 @@
-"""`waypoint` inside a session: asked by the session's own processes, answered in every copy."""
+"""`waypoint` inside a session: its processes call it, and every copy of the session gets an answer."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_removed_files_of_waypoint_are_reported_inside(home: Home, branch: str) 
     inside(home, branch, "kept=yes; rm -rf /run/waypoint/*")
     done = home.cli("exec", "-b", branch, "--timeout", "30", "--", f"waypoint checkpoint {branch}-cp")
     assert done.code == 125, done
-    said, next_step = done.stdout.splitlines()  # of the terminal, where stderr is, too
+    said, next_step = done.stdout.splitlines()  # the terminal's output includes stderr
     assert said.endswith("/run/waypoint/bell is missing: Waypoint's files were removed from this session")
     assert next_step == "  next: ask outside of the session; its shell and files are as they were"
     home.must("checkpoint", "-b", branch, f"{branch}-cp")
@@ -74,7 +74,7 @@ def test_after_all_files_of_waypoint_were_removed_a_new_shell_works(home: Home) 
         )
 
 
-def test_a_fork_of_the_own_branch_returns_in_each_like_fork_2(home: Home, branch: str) -> None:
+def test_a_fork_of_the_own_branch_returns_in_the_original_and_in_each_copy(home: Home, branch: str) -> None:
     said = inside(home, branch, f"waypoint fork {branch} {branch}-1 {branch}-2 > /tmp/said; cat /tmp/said")
     assert said == f"{branch}-1\n{branch}-2\n"
     for copy in (f"{branch}-1", f"{branch}-2"):
@@ -91,7 +91,7 @@ def test_a_restore_from_inside_replaces_the_process_that_asked(home: Home, branc
     assert inside(home, branch, "echo $n; cat /tmp/file") == "one\none\n"
 
 
-def test_a_process_without_a_terminal_asks_as_well(home: Home, branch: str) -> None:
+def test_a_process_without_a_terminal_can_checkpoint_its_session(home: Home, branch: str) -> None:
     done = home.must("run", "-b", branch, "--", "sh", "-c", f"waypoint checkpoint {branch}-cp && waypoint log")
     first, second = done.stdout.splitlines()
     assert first.startswith(f"checkpointed {branch}-cp  ")
@@ -169,18 +169,18 @@ def test_an_undo_from_inside_that_replaces_the_session_is_recorded_as_undo(home:
         [one] = home.must("op", "log", "-n", "1", "--json").json()
         return one["verb"], one["undoes"]
 
-    # The session that asks is replaced: nobody is answered. Nothing else of the daemon's waits for its end, as an exec.
+    # The undo replaces the session that called it, so the call gets no answer.
     home.cli("run", "-b", branch, "--", "waypoint", "undo")
-    wait_until(lambda: newest() == ("undo", restored), "the undo is on record")
+    wait_until(lambda: newest() == ("undo", restored), "the undo is recorded")
     assert inside(home, branch, "cat ~/file") == "3\n"
     entries = {one["number"]: one for one in json.loads(inside(home, branch, "waypoint op log --json"))}
     assert entries[restored]["undone"]
-    said = inside(home, branch, "waypoint undo")  # of what was done before
+    said = inside(home, branch, "waypoint undo")  # undoes the operation before
     assert re.match(rf"took back \d+ \(checkpoint\): .*remove the name {branch}-3\n", said), said
     assert inside(home, branch, "cat ~/file") == "3\n"
 
 
-def test_a_session_that_parks_itself_continues_where_it_was(home: Home, own: str) -> None:
+def test_a_session_that_stops_itself_with_a_checkpoint_continues_where_it_was(home: Home, own: str) -> None:
     done = home.cli("exec", "-b", own, "--", f"x=1; out=$(waypoint stop --checkpoint {own}-cp); x=2")
     assert done.code == 125
     assert own not in [one["branch"] for one in home.must("ps", "--json").json()]
@@ -188,8 +188,8 @@ def test_a_session_that_parks_itself_continues_where_it_was(home: Home, own: str
     assert re.fullmatch(rf"2 restored {own} [0-9a-f]{{32}}\n", inside(home, own, "echo $x $out"))
 
 
-def test_with_json_a_verb_prints_inside_what_it_prints_outside_byte_for_byte(home: Home, own: str) -> None:
-    """What moves the branch is asked for on both sides with another name, so there the keys are compared."""
+def test_json_output_inside_equals_that_outside(home: Home, own: str) -> None:
+    """Commands that change the branch run with different names inside and outside, so only their keys are compared."""
     home.must("checkpoint", f"{own}-cp", "-b", own, "-m", "ümlaut \x7f\u2028")
     number = json.loads(inside(home, own, "waypoint op log -n 1 --json"))[0]["number"]
     pairs = [
@@ -257,7 +257,7 @@ def test_an_answer_longer_than_a_pipe_arrives_whole(home: Home, own: str) -> Non
     )
 
 
-def test_refusals_inside_have_the_words_of_those_outside(home: Home, own: str) -> None:
+def test_errors_inside_equal_those_outside(home: Home, own: str) -> None:
     for template in ("fork {0}", "fork {0} {0}-x -n 2", "fork {0} {0}-x --prefix p", "fork {0} {0}-x {0}"):
         words = template.format(own)
         outside = home.cli(*words.split())
@@ -274,7 +274,7 @@ def test_a_taken_name_is_refused_and_force_moves_it(home: Home, own: str) -> Non
     assert inside(home, own, f"waypoint checkpoint {own}-cp --force").startswith("checkpointed")
 
 
-def test_a_request_unseen_by_a_killed_daemon_is_served_by_the_next(home: Home, own: str) -> None:
+def test_a_request_that_a_killed_daemon_has_not_read_is_served_by_the_next_daemon(home: Home, own: str) -> None:
     inside(home, own, f"(until [ -e /tmp/go ]; do sleep 0.05; done; waypoint checkpoint {own}-late > /tmp/late) &")
     (pid,) = (one["pid"] for one in home.must("ps", "--json").json() if one["branch"] == own)
     root = Path(f"/proc/{pid}/root")
@@ -282,12 +282,12 @@ def test_a_request_unseen_by_a_killed_daemon_is_served_by_the_next(home: Home, o
     os.kill(daemon, signal.SIGSTOP)
     with idmapped.acting_as(root.stat().st_uid, root.stat().st_gid):
         (root / "tmp/go").touch()
-    wait_until(lambda: any((root / "run/waypoint").glob("r.*")), "it has asked")
+    wait_until(lambda: any((root / "run/waypoint").glob("r.*")), "the session has sent its request")
     os.kill(daemon, signal.SIGKILL)
     assert inside(home, own, "wait; cat /tmp/late").endswith(" ms\n")
 
 
-def test_nothing_of_a_request_is_left(home: Home, own: str) -> None:
+def test_requests_leave_no_files(home: Home, own: str) -> None:
     inside(home, own, f"waypoint status; waypoint checkpoint {own}-cp; waypoint nonsense 2>/dev/null; waypoint log")
     left = inside(home, own, "ls /run/waypoint").split()
     assert [name for name in left if re.match(r"[artw]\.", name)] == []
@@ -299,8 +299,8 @@ def own(home: Home) -> Iterator[str]:
         yield name
 
 
-def test_no_request_moves_what_belongs_to_another_branch(home: Home, branch: str) -> None:
-    """Neither a checkpoint of another branch, nor one of the branch that this one was forked from."""
+def test_a_session_cannot_replace_a_checkpoint_of_another_branch(home: Home, branch: str) -> None:
+    """This includes the branch from which the session was forked."""
     with session(home, "root") as other:
         home.must("checkpoint", f"{other}-cp", "-b", other)
         home.must("checkpoint", f"{branch}-cp", "-b", branch)

@@ -1,4 +1,4 @@
-"""What a program has in flight when it is captured is in the copies, or the capture reports that it is not."""
+"""Unread data, locks and timers of a captured program are in the copies, or the checkpoint reports their loss."""
 
 import json
 import re
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Way, alone, brought_back, new_name, started
+from tests.acceptance.moments import WAYS, Way, in_process, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client.sdk import Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
-# Answers each request in a thread of its own. Six clients ask as fast as they can, and each notes what went wrong.
+# An HTTP server with a thread for each request, and six clients that send requests as fast as they can.
 BUSY = """
 import collections, http.server, json, os, threading, urllib.request
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -62,7 +62,7 @@ mapped = mmap.mmap(files[0].fileno(), 4096)
 for file in files:
     fcntl.lockf(file, fcntl.LOCK_EX, 1, 120)
 libc = ctypes.CDLL(None)
-if sys.argv[1] == "filter":  # with which fcntl(2) kills
+if sys.argv[1] == "filter":  # a seccomp filter that kills the program at fcntl(2)
     steps = ((0x20, 0, 0, 0), (0x15, 0, 1, 72), (0x06, 0, 0, 0x80000000), (0x06, 0, 0, 0x7FFF0000))
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     libc.prctl(38, 1, 0, 0, 0)
@@ -83,7 +83,7 @@ try:
 except OSError:
     print("locked")
 """
-# A timer that expires every 20 ms. Its expiries are first read when the file is there.
+# A timer that expires every 20 ms. The program reads the expiries only once the file /root/read exists.
 TIMER = """
 import ctypes, os, pathlib, struct, time
 libc = ctypes.CDLL(None)
@@ -100,7 +100,7 @@ for number in range(3):
 """
 
 
-# Answers at a Unix socket that has got its name after it was bound.
+# A server at a Unix socket whose file was renamed after the bind.
 NAMED = """
 import os, socket, sys, threading
 listener = socket.socket(socket.AF_UNIX)
@@ -122,12 +122,12 @@ ASK = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/root/socket
 
 
 def run(session: Session, text: str, ready: str = "/root/ready", argument: str = "") -> None:
-    """Run a Python program in the background until it has made the file `ready`; then it waits."""
+    """Start a Python program in the background and wait until it has made the file `ready`."""
     wait = f"import time\nopen({ready!r}, 'w')\nwhile True:\n    time.sleep(1000)\n" if ready == "/root/ready" else ""
     session.run("sh", "-c", "cat >/root/program.py", stdin=(text + wait).encode())
     session.exec(f"python3 /root/program.py {argument} </dev/null >/root/errors 2>&1 &")
-    alone(session, f"until [ -e {ready} ] || [ -s /root/errors ]; do sleep 0.02; done")
-    assert alone(session, "cat /root/errors") == ""
+    in_process(session, f"until [ -e {ready} ] || [ -s /root/errors ]; do sleep 0.02; done")
+    assert in_process(session, "cat /root/errors") == ""
 
 
 @pytest.fixture
@@ -138,16 +138,16 @@ def session(home: Home) -> Iterator[Session]:
 
 @pytest.mark.soak(part="load")
 def test_a_busy_server_is_captured_and_answers_everywhere(home: Home, session: Session) -> None:
-    """In copies, those callers alone get no answer of whom the capture says that nobody had accepted them."""
+    """In copies, only the connections that the checkpoint reports as not yet accepted get no answer."""
     run(session, BUSY, "/root/done")
     checkpoint, said = new_name(session), list[str]()
     for _again in range(4):
         said = session.checkpoint(checkpoint, tier="live", force=True).degraded
     unaccepted = sum(int(one.removeprefix("tcp 8000: ").split()[0]) for one in said)
-    for copy in (session, *(brought_back(home, session, checkpoint, "fork") for _ in range(2))):
-        before = json.loads(alone(copy, "cat /root/done"))["well"]
-        alone(copy, f"until grep -vq '\"well\": {before}[,}}]' /root/done; do sleep 0.02; done")
-        done = json.loads(alone(copy, "cat /root/done"))
+    for copy in (session, *(restore_as(home, session, checkpoint, "fork") for _ in range(2))):
+        before = json.loads(in_process(copy, "cat /root/done"))["well"]
+        in_process(copy, f"until grep -vq '\"well\": {before}[,}}]' /root/done; do sleep 0.02; done")
+        done = json.loads(in_process(copy, "cat /root/done"))
         assert done.pop("well") > before
         assert sum(done.values()) <= (0 if copy is session else unaccepted)
 
@@ -163,22 +163,22 @@ def test_unread_data_of_a_program_is_reported(home: Home, session: Session, way:
         "python3 (pid N)",
     ]
     assert all("not in copies" in one for one in said)
-    copy = brought_back(home, session, checkpoint, way)
-    assert alone(copy, "pgrep -fc [p]rogram.py") == "1\n"
+    copy = restore_as(home, session, checkpoint, way)
+    assert in_process(copy, "pgrep -fc [p]rogram.py") == "1\n"
 
 
 @pytest.mark.parametrize("how", ["as-usual", "filter", "no-vdso"])
 def test_locks_are_kept_or_reported_as_lost(home: Home, session: Session, how: str) -> None:
-    """Also those of a program that may not lock, or has removed what it could be made to call the kernel with."""
+    """Even a program whose filter forbids fcntl(2) keeps its locks. If it has unmapped the vDSO, one lock is lost."""
     run(session, LOCKS, argument=how)
     checkpoint, is_lost = new_name(session), how == "no-vdso"
     assert session.checkpoint(checkpoint, tier="live").degraded == []
     said = home.must("fork", checkpoint, f"{session.branch}-said")
     assert ("the lock on /root/mapped of python3 (pid " in f"{said.stdout}{said.stderr}") == is_lost
-    copy = brought_back(home, session, checkpoint, "fork")
+    copy = restore_as(home, session, checkpoint, "fork")
     locked = f"python3 -c {shlex.quote(IS_LOCKED)}"
     for one, found in ((session, "locked"), (copy, "free" if is_lost else "locked")):
-        there = alone(one, f"{locked} /root/mapped; {locked} /root/plain; pgrep -fc [p]rogram.py")
+        there = in_process(one, f"{locked} /root/mapped; {locked} /root/plain; pgrep -fc [p]rogram.py")
         assert there.split() == [found, "locked", "1"]
 
 
@@ -187,8 +187,8 @@ def test_a_periodic_timer_with_unread_expiries_continues(home: Home, session: Se
     run(session, TIMER, "/root/ready")
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
-    copy = brought_back(home, session, checkpoint, way)
-    alone(copy, "touch /root/read; timeout 60 sh -c 'until [ -e /root/ticked-2 ]; do sleep 0.02; done'")
+    copy = restore_as(home, session, checkpoint, way)
+    in_process(copy, "touch /root/read; timeout 60 sh -c 'until [ -e /root/ticked-2 ]; do sleep 0.02; done'")
 
 
 @pytest.mark.parametrize("how", ["renamed", "linked"])
@@ -197,7 +197,7 @@ def test_a_renamed_unix_socket_answers_in_copies(home: Home, session: Session, h
     for _again in range(2):
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
-        fork = brought_back(home, session, checkpoint, "fork")
+        fork = restore_as(home, session, checkpoint, "fork")
         session.restore(checkpoint)
         for one in (fork, session):
-            assert alone(one, f'timeout 60 python3 -c "{ASK}"; ls /root/socket*') == "answer\n/root/socket\n"
+            assert in_process(one, f'timeout 60 python3 -c "{ASK}"; ls /root/socket*') == "answer\n/root/socket\n"

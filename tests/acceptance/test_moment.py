@@ -1,4 +1,4 @@
-"""A capture is of one moment: the terminal loses, doubles and reorders nothing, no program disagrees with itself."""
+"""A checkpoint shows one moment: terminal output is complete and in order; memory and files of a program agree."""
 
 import re
 import select
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.moments import alone, brought_back, new_name, started
+from tests.acceptance.moments import in_process, new_name, restore_as, started
 from tests.acceptance.people import Person
 from tests.homes import Home
 from tests.waiting import PATIENCE_S, wait_until
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 CHECKPOINTS = 10
 LINES = 300_000
-# Each prints all the numbers, again and again, until it is enough.
+# Each prints all the numbers again and again until the file /tmp/enough exists.
 PASSES = "until [ -e /tmp/enough ]; do {}; done".format
 STEADY = PASSES(f"seq {LINES}")
 BURSTS = PASSES(f"for n in $(seq 0 10000 {LINES - 1}); do seq $((n + 1)) $((n + 10000)); sleep 0.02; done")
@@ -27,7 +27,7 @@ LINE_BY_LINE = PASSES(f"python3 -uc '{ONE_BY_ONE}'; seq {LINES // 20 + 1} {LINES
 
 
 class Numbers:
-    """Output that is compared, as it comes, with the numbers from 1 on, one a line, again and again."""
+    """Compares output, piece by piece, with the expected text: the numbers from 1 to LINES, repeated."""
 
     def __init__(self) -> None:
         self._all = b"".join(b"%d\n" % number for number in range(1, LINES + 1))
@@ -49,7 +49,7 @@ class Numbers:
 
 
 def while_it_runs(session: Session, text: str, work: Callable[[], object], take: Callable[[bytes], object]) -> None:
-    """Do `work` after an exec of `text` has begun, and let it end then. `take` gets what it prints."""
+    """Run `text` by exec, call `work` once it prints, then let it end. `take` gets its output."""
     begun = threading.Event()
 
     def hear(data: bytes) -> None:
@@ -68,7 +68,7 @@ def while_it_runs(session: Session, text: str, work: Callable[[], object], take:
 
 
 def take_checkpoints(home: Home, branch: str) -> list[str]:
-    """Captures of the session on `branch`, with another client's connection."""
+    """Take checkpoints of the session on `branch` through another client; return their names."""
     session = Client(home.path).session(branch)
     names = [new_name(session) for _ in range(CHECKPOINTS)]
     for name in names:
@@ -87,8 +87,8 @@ def test_an_exec_loses_doubles_and_reorders_no_byte(home: Home, person: Person, 
 
 
 @pytest.mark.soak(part="load")
-def test_one_whose_client_takes_nothing_meanwhile_loses_no_byte_either(home: Home, person: Person) -> None:
-    """The ring is full, and what the terminal holds has no place in it."""
+def test_an_exec_whose_client_does_not_read_during_checkpoints_loses_no_byte(home: Home, person: Person) -> None:
+    """The daemon's output buffer is full, so output also waits in the terminal."""
     with started(home, person.name) as session:
         numbers, go_on, names = Numbers(), threading.Event(), list[str]()
 
@@ -135,7 +135,7 @@ def test_the_log_of_a_terminal_and_an_attached_client_see_each_byte_once(home: H
 
 
 def numbers_in(shown: bytes) -> list[str]:
-    """The lines that are numbers, without what switches the terminal's modes."""
+    """Return the lines that are numbers; escape sequences for terminal modes are removed."""
     lines = re.sub(rb"\x1b\[\?[0-9;]*[hl]", b"", shown).decode().split("\r\n")
     return [line for line in lines if line.isdecimal()]
 
@@ -147,11 +147,11 @@ count = 0
 def tell(number, frame):
     open(f"{folder}/memory.new", "w").write(str(count))
     os.rename(f"{folder}/memory.new", f"{folder}/memory")
-    signal.pause()  # it counts no further
+    signal.pause()  # stop counting
 signal.signal(signal.SIGUSR1, tell)
 os.makedirs(folder)
 log = open(f"{folder}/file", "ab", buffering=0)
-# The signal is let through between two steps only: memory and file agree then, but never in the midst of one.
+# The signal is blocked during a step, so the handler runs only when memory and file agree.
 while True:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     count += 1
@@ -174,13 +174,15 @@ def test_memory_files_and_terminal_of_a_fork_are_of_one_moment(home: Home, perso
             session.exec(
                 f"python3 /tmp/counter.py {kind} /tmp/{kind} </dev/null >/dev/null 2>&1 & echo $! >/tmp/{kind}.pid"
             )
-            alone(session, f"until [ -s /tmp/{kind}/file ]; do sleep 0.02; done")
+            in_process(session, f"until [ -s /tmp/{kind}/file ]; do sleep 0.02; done")
         for name in take_checkpoints(home, session.branch)[::3]:
-            fork = brought_back(home, session, name, "fork")
+            fork = restore_as(home, session, name, "fork")
             for kind in KINDS:
-                alone(fork, f"kill -USR1 $(cat /tmp/{kind}.pid); until [ -e /tmp/{kind}/memory ]; do sleep 0.02; done")
-                memory, file = alone(fork, f"cat /tmp/{kind}/memory; echo; tail -n 1 /tmp/{kind}/file").split()
+                in_process(
+                    fork, f"kill -USR1 $(cat /tmp/{kind}.pid); until [ -e /tmp/{kind}/memory ]; do sleep 0.02; done"
+                )
+                memory, file = in_process(fork, f"cat /tmp/{kind}/memory; echo; tail -n 1 /tmp/{kind}/file").split()
                 assert memory == file
-            lines = alone(fork, "cat /tmp/append/file").split()
+            lines = in_process(fork, "cat /tmp/append/file").split()
             assert lines == [str(number) for number in range(1, len(lines) + 1)]
             fork.stop(discard=True)

@@ -1,4 +1,4 @@
-"""The machine's other mounts: a session sees them, and writes to none of them."""
+"""The host's other mounts: a session sees them; its changes stay in the session."""
 
 import contextlib
 import json
@@ -70,7 +70,7 @@ def test_a_mount_has_the_mode_and_owner_of_the_host(tmp_path: Path) -> None:
 
 @pytest.mark.soak(part="walls")
 def test_changes_of_one_mount_never_appear_in_another(tmp_path: Path) -> None:
-    """Mounts come and go while a branch rests; others stand in their place in the list."""
+    """Mounts appear and disappear while the branch has no session, so their order in the list changes."""
     first, second = make_place(tmp_path, "a-first"), make_place(tmp_path, "b-second")
     with mounted(second, "-t", "tmpfs", "none"), mounted(first, "-t", "tmpfs", "none"), open_home("acc") as home:
         home.must("shell", "moved", "-d", "--user", "root")
@@ -120,7 +120,7 @@ def test_files_are_restored_although_an_unchanged_mount_is_gone(tmp_path: Path) 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
 def test_a_restored_session_has_its_changes_of_a_mount_that_is_gone(tmp_path: Path) -> None:
-    """Also of one below it, whose mount point goes with it."""
+    """The same holds for a mount inside that mount."""
     place = make_place(tmp_path, "outer")
     with contextlib.ExitStack() as disks:
         disks.enter_context(mounted(place, "-t", "tmpfs", "none"))
@@ -154,13 +154,13 @@ def test_a_read_only_mount_is_reported_as_left_out(tmp_path: Path) -> None:
     place = make_place(tmp_path, "read-only")
     with mounted(place, "-t", "tmpfs", "-o", "ro", "none"), open_home("acc") as home:
         done = home.must("shell", "told", "-d", "--json")
-        assert done.stderr == ""  # it does not matter to what was asked
+        assert done.stderr == ""  # the session was not started in that mount
         assert f"{place} (tmpfs: read-only)" in json.loads(done.stdout)["left_out"]
 
 
 @pytest.mark.soak(part="walls")
 def test_a_mount_that_overlayfs_refuses_is_left_out(tmp_path: Path) -> None:
-    """Here for an overlay of an overlay; on other machines for a /boot/efi."""
+    """Here the mount is an overlay of an overlay; on real machines it may be /boot/efi."""
     below, place = make_place(tmp_path, "below"), make_place(tmp_path, "place")
     first, second, third = (make_place(tmp_path, name) for name in ("first", "second", "third"))
     options = "lowerdir={}:{}".format
@@ -182,8 +182,8 @@ def daemon_sees(home: Home, place: Path) -> bool:
 
 
 @pytest.mark.soak(part="walls")
-def test_a_mount_made_after_the_daemon_started_is_there(home: Home, tmp_path: Path) -> None:
-    """Also where / is a private mount, out of which the kernel hands nothing on; and what is mounted in it later."""
+def test_a_session_sees_a_mount_made_after_the_daemon_started(home: Home, tmp_path: Path) -> None:
+    """Even if / is a private mount, so that the kernel does not pass new mounts on to the daemon's namespace."""
     place = make_place(tmp_path, "late")
     with session(home, "root"), mounted(place, "-t", "tmpfs", "none"):
         subprocess.run(["mount", "--make-shared", str(place)], check=True)
@@ -199,13 +199,13 @@ def test_a_mount_made_after_the_daemon_started_is_there(home: Home, tmp_path: Pa
                     assert inside(home, branch, f"cat {place}/kept {below}/kept") == 2 * "of the host\n"
                 assert names(place) == ["below", "kept", "removed"]
                 here = [mount for mount in read_mounts() if mount.mount_point.startswith(str(place))]
-                assert [mount.mount_point for mount in here] == [str(place), str(below)]  # nothing of ours came back
+                assert [mount.mount_point for mount in here] == [str(place), str(below)]  # no mount of Waypoint's
         finally:
             home.must("stop", "late", "--discard")
 
 
 def test_an_unmounted_device_is_released_at_once(home: Home, tmp_path: Path) -> None:
-    """Its device is free, though no session was started since, and none has it."""
+    """Neither the daemon nor the running session keeps the device busy."""
     place, image = make_place(tmp_path, "stick"), tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(16 << 20)
@@ -214,7 +214,7 @@ def test_an_unmounted_device_is_released_at_once(home: Home, tmp_path: Path) -> 
         with mounted(place, "-o", "loop", str(image)):
             fill(place)
             device = next(mount.source for mount in read_mounts() if mount.mount_point == str(place))
-            wait_until(lambda: daemon_sees(home, place), "the daemon knows the mount")
+            wait_until(lambda: daemon_sees(home, place), "the daemon sees the mount")
         wait_until(lambda: not Path(f"/sys/block/{Path(device).name}/loop").exists(), "the device is free")
         assert not daemon_sees(home, place)
         with session(home, "root") as after:
@@ -222,8 +222,8 @@ def test_an_unmounted_device_is_released_at_once(home: Home, tmp_path: Path) -> 
                 assert inside(home, branch, f"ls -A {place}") == ""
 
 
-def test_a_session_starts_although_a_mount_goes_meanwhile(home: Home, tmp_path: Path) -> None:
-    """The session was planned with it; the launcher stands still until it is gone. It is planned anew."""
+def test_a_session_starts_although_a_mount_disappears_during_the_start(home: Home, tmp_path: Path) -> None:
+    """The daemon has planned the session with that mount. It plans again without it."""
     place = make_place(tmp_path, "going")
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True)
     with session(home, "root"):
@@ -232,9 +232,11 @@ def test_a_session_starts_although_a_mount_goes_meanwhile(home: Home, tmp_path: 
         planned = len(list(trees.glob("*/m0/upper/run/waypoint/branch")))
         os.kill(launcher, signal.SIGSTOP)
         with home.background("shell", "started", "-d") as starting:
-            wait_until(lambda: len(list(trees.glob("*/m0/upper/run/waypoint/branch"))) > planned, "it is planned")
+            wait_until(
+                lambda: len(list(trees.glob("*/m0/upper/run/waypoint/branch"))) > planned, "the session is planned"
+            )
             subprocess.run(["umount", str(place)], check=True)
-            wait_until(lambda: not daemon_sees(home, place), "the daemon has let go of it")
+            wait_until(lambda: not daemon_sees(home, place), "the daemon has released the mount")
             place.rmdir()
             os.kill(launcher, signal.SIGCONT)
             assert (starting.wait(PATIENCE_S), starting.stderr and starting.stderr.read()) == (0, b"")
@@ -245,7 +247,7 @@ def test_a_session_starts_although_a_mount_goes_meanwhile(home: Home, tmp_path: 
 
 @pytest.mark.soak(part="walls")
 def test_files_of_the_session_in_place_of_a_later_mount_are_kept(home: Home, tmp_path: Path) -> None:
-    """Until it is moved away; then the mount is there."""
+    """The session sees the mount only after it has moved these files away."""
     place = make_place(tmp_path, "later")
     with session(home, "root") as branch:
         inside(home, branch, f"mkdir {place}/own; echo work >{place}/own/file")

@@ -1,4 +1,4 @@
-"""`shell --net`: whom a session reaches."""
+"""`shell --net`: which addresses a session can reach."""
 
 import socket
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ SERVE = (
 )
 
 
-def test_a_private_network_is_the_sessions_own(home: Home, person: Person) -> None:
+def test_each_session_with_a_private_network_has_its_own_ports(home: Home, person: Person) -> None:
     with listening() as port, session(home, person.name) as branch, session(home, person.name) as other:
         assert home.cli("exec", "-b", branch, "--", REACH.format(port)).code == 1
         assert inside(home, branch, SERVE.format(port)) == "reached\n"
@@ -35,10 +35,10 @@ def test_a_private_network_is_the_sessions_own(home: Home, person: Person) -> No
         inside(home, branch, f"python3 -m http.server -b 127.0.0.1 {port} >/dev/null 2>&1 & true")
         assert home.cli("exec", "-b", other, "--", REACH.format(port)).code == 1
         interfaces = inside(home, branch, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' | sort")
-        assert interfaces in ("eth0\nlo\n", "lo\n")  # the second: this machine has no way out itself
+        assert interfaces in ("eth0\nlo\n", "lo\n")  # no eth0 where this machine itself has no network
 
 
-def test_the_hosts_network_is_the_hosts(home: Home, person: Person) -> None:
+def test_net_host_gives_the_network_of_the_host(home: Home, person: Person) -> None:
     with listening() as port, session(home, person.name, "--net", "host") as branch:
         inside(home, branch, REACH.format(port))
         assert (
@@ -47,7 +47,7 @@ def test_the_hosts_network_is_the_hosts(home: Home, person: Person) -> None:
         )
 
 
-def test_no_network_is_loopback_and_nothing_else(home: Home, person: Person) -> None:
+def test_net_none_gives_only_the_loopback_interface(home: Home, person: Person) -> None:
     with listening() as port, session(home, person.name, "--net", "none") as branch:
         assert home.cli("exec", "-b", branch, "--", REACH.format(port)).code == 1
         assert inside(home, branch, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '") == "lo\n"
@@ -61,25 +61,25 @@ def test_an_unknown_network_is_refused(home: Home) -> None:
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
 def test_a_server_on_a_port_of_the_host_is_never_copied(home: Home, person: Person) -> None:
-    """Also where CRIU would let it: two servers that it has brought back would share the port, and the callers."""
+    """Also where CRIU would allow it: two restored servers would share the port and split its connections."""
     with session(home, person.name, "--net", "host") as branch:
         inside(home, branch, START_SERVER)
         port = int(inside(home, branch, "cat /tmp/port"))
         point = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-point").json()
         assert any(f"tcp {port}" in item for item in point["degraded"])
-        for generation in ("first", "brought back"):
+        for generation in ("first", "restored"):
             done = home.cli("fork", point["name"], f"{branch}-copy")
             assert (done.code, done.stdout) == (5, ""), (generation, done)
             assert f"tcp {port}" in done.stderr
             assert inside(home, branch, ask_server(port)) == "kept\n"
             home.must("stop", branch)
-            done = home.cli("fork", point["name"], "-n", "2")  # one would have it, the other would not
+            done = home.cli("fork", point["name"], "-n", "2")  # only one of the two copies could have the port
             assert (done.code, done.stdout) == (5, ""), (generation, done)
             assert "\n  next: make one copy; a session with its own network can be copied; for its" in done.stderr
             home.must("fork", point["name"], f"{branch}-one")
             assert inside(home, f"{branch}-one", ask_server(port)) == "kept\n"
             home.must("stop", f"{branch}-one", "--discard")
-            home.must("restore", "-b", branch, point["name"])  # now nothing else has it
+            home.must("restore", "-b", branch, point["name"])  # now the port is free
             assert inside(home, branch, ask_server(port)) == "kept\n"
         home.must("rm", point["name"])
 
@@ -90,7 +90,7 @@ def test_a_server_on_a_port_of_the_host_is_restored_in_place_of_itself(home: Hom
         inside(home, branch, START_SERVER + "; mark=early")
         port = int(inside(home, branch, "cat /tmp/port"))
         point = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-point").json()
-        for _generation in range(3):  # a server that was brought back is a server that CRIU has made
+        for _generation in range(3):  # from the second on, it replaces a server that CRIU has restored
             inside(home, branch, "mark=late")
             home.must("restore", "-b", branch, point["name"])
             assert inside(home, branch, "echo $mark; jobs -r | wc -l") == "early\n1\n"
@@ -134,7 +134,7 @@ def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Ho
         point = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-point").json()
         inside(home, branch, "exec 8<&-; mark=late")
         before = socket_row(port)
-        held.unlink()  # CRIU looks for it when the sockets are bound already, or is about to bind them
+        held.unlink()  # CRIU needs this file at about the time it binds the sockets, so the restore fails half-way
         done = home.cli("restore", "-b", branch, point["name"])
         assert (done.code, done.stdout) == (5, "")
         assert socket_row(port) == before
@@ -144,7 +144,7 @@ def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Ho
 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
-def test_a_connection_of_the_hosts_network_comes_back_closed(home: Home, person: Person) -> None:
+def test_a_connection_in_the_hosts_network_is_closed_in_copies(home: Home, person: Person) -> None:
     with listening() as port, session(home, person.name, "--net", "host") as branch:
         inside(home, branch, f"exec 7<>/dev/tcp/127.0.0.1/{port}; mark=kept")
         captured = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-open").json()
@@ -152,10 +152,10 @@ def test_a_connection_of_the_hosts_network_comes_back_closed(home: Home, person:
         assert not [item for item in captured["degraded"] if "cannot be copied" in item], captured["degraded"]
         read = "timeout 5 cat <&7; echo $? $mark"
         copies = [f"{branch}-copy-1", f"{branch}-copy-2"]
-        home.must("fork", captured["name"], "-n", "2", "--prefix", f"{branch}-copy")  # beside the one that has it
+        home.must("fork", captured["name"], "-n", "2", "--prefix", f"{branch}-copy")  # while the original session runs
         for copy in copies:
             assert inside(home, copy, read) == "0 kept\n"
-        inside(home, branch, "echo heard >&7")  # and here it is open still
+        inside(home, branch, "echo heard >&7")  # the connection is still open in the original
         inside(home, branch, "mark=late")
         home.must("restore", "-b", branch, captured["name"])
         assert inside(home, branch, read) == "0 kept\n"
@@ -168,7 +168,7 @@ def test_a_connection_of_the_hosts_network_comes_back_closed(home: Home, person:
 
 
 def socket_row(port: int) -> list[str]:
-    """Address, owner and inode of what listens on the port."""
+    """Return the address, owner and inode of the socket that listens on the port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     (row,) = [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "0A"]
     return [row[1], row[7], row[9]]

@@ -1,4 +1,4 @@
-"""`restore NAME --only files`: the files go back, the shell and the processes go on as they are."""
+"""`restore NAME --only files`: the files are restored, the shell and the processes continue."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ SPOIL = r"""cd /srv; rm -rf d /opt/x; mkdir d; echo other > d/a; echo z > d/z; m
 echo q > /usr/share/doc/bash/q; rm -rf /usr/share/doc/dash; mv /etc/issue.moved /etc/issue; rm /etc/debian_version
 ln -s /etc d/e; touch /srv/more"""
 
-# Everything that can be seen of them: kind, size, mode, owner, time, links, target, content, attributes.
+# Lists kind, size, mode, owner, time, link count, link target, content and attributes of every file.
 PICTURE = r"""python3 - <<'END'
 import hashlib, os, stat
 docs = "/usr/share/doc"
@@ -76,7 +76,7 @@ def test_a_restore_of_files_can_be_undone(home: Home, branch: str) -> None:
 
 
 @pytest.mark.soak(part="load")
-def test_the_amount_written_and_the_pause_are_reported(home: Home, branch: str) -> None:
+def test_the_bytes_written_and_the_frozen_time_are_reported(home: Home, branch: str) -> None:
     cp = f"{branch}-cp"
     home.must("checkpoint", cp, "-b", branch)
     inside(home, branch, "rm -rf /usr/share/doc")
@@ -103,7 +103,7 @@ def test_a_program_keeps_the_file_that_it_has_open(home: Home, branch: str) -> N
     assert inside(home, branch, "cat <&7; cat /srv/file") == "two\none\n"
 
 
-def test_the_files_of_an_ordinary_user_stay_theirs(home: Home, person: Person) -> None:
+def test_restored_files_keep_their_owner(home: Home, person: Person) -> None:
     with session(home, person.name) as branch:
         inside(home, branch, "echo one > ~/file; mkdir ~/folder")
         home.must("checkpoint", f"{branch}-cp", "-b", branch)
@@ -129,7 +129,7 @@ def test_a_branch_that_is_not_live_starts_with_the_files_and_a_new_shell(
 
 
 @pytest.mark.soak(part="load")
-def test_folders_deeper_than_python_calls_functions_go_and_come_back(home: Home, branch: str) -> None:
+def test_folders_nested_deeper_than_the_recursion_limit_are_removed_and_restored(home: Home, branch: str) -> None:
     make = "import os\nfor i in range(1100): os.mkdir('k'); os.chdir('k')\nopen('end', 'w').close()"
     depth = "find /tmp -name end -printf '%d\\n'"
     inside(home, branch, f'cd /tmp; python3 -c "{make}"; cd /run/waypoint; python3 -c "{make}"; cd /')
@@ -145,7 +145,7 @@ def test_folders_deeper_than_python_calls_functions_go_and_come_back(home: Home,
 
 
 @pytest.mark.soak(part="load")
-def test_shared_memory_that_is_too_deep_to_be_copied_is_an_error_with_its_next_step(home: Home, branch: str) -> None:
+def test_too_long_paths_in_shared_memory_are_an_error_with_a_next_step(home: Home, branch: str) -> None:
     make = "import os\nfor i in range(20): os.mkdir('k' * 250); os.chdir('k' * 250)"
     inside(home, branch, f'cd /dev/shm; python3 -c "{make}"; cd /')
     failed = home.cli("checkpoint", f"{branch}-deep", "-b", branch)

@@ -1,4 +1,4 @@
-"""`restore NAME --only shell`: the shell is what it was, files and processes stay. A copy's shell learns its branch."""
+"""`restore NAME --only shell`: the shell's state is restored, files and processes stay."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def make(home: Home, branch: str) -> str:
-    """A state and a checkpoint of it; what is to be seen of it."""
+    """Give the shell a state and checkpoint it; return the output of SHOW."""
     inside(home, branch, "mkdir -p /tmp/d; cd /tmp/d; x=$'one\\n'; say() { echo said; }; alias hey='echo hey'")
     inside(home, branch, "umask 027; ulimit -Sn 100; trap 'echo caught' USR1; set -u; echo one >file; sleep 1000 &")
     shown = inside(home, branch, SHOW)
@@ -30,7 +30,7 @@ def make(home: Home, branch: str) -> str:
 
 
 def spoil(home: Home, branch: str) -> str:
-    """Another state; what is to be seen of it."""
+    """Change the state of the shell; return the output of SHOW."""
     inside(home, branch, "x=two; new=1; say() { echo other; }; unalias hey; umask 0; trap - USR1; echo two >file")
     inside(home, branch, "cd /usr; set +u; ulimit -Sn 90")
     return inside(home, branch, SHOW)
@@ -84,7 +84,7 @@ def test_parts_of_the_shell_that_cannot_be_restored_are_reported(home: Home, bra
 def test_the_state_of_another_kind_of_shell_is_refused(home: Home, person: Person) -> None:
     with session(home, person.name) as one, session(home, person.name, "--shell", "zsh") as other:
         for branch in (one, other):
-            inside(home, branch, "x=1")  # its shell is there
+            inside(home, branch, "x=1")  # wait until the shell has started
         home.must("checkpoint", f"{one}-cp", "-b", one)
         done = home.cli("restore", f"{one}-cp", "-b", other, "--only", "shell")
         assert done.code == 5
@@ -111,24 +111,24 @@ def test_the_shell_of_a_copy_knows_its_branch(home: Home, branch: str) -> None:
 
 
 def test_a_checkpoint_right_after_the_start_has_the_shell(home: Home, branch: str) -> None:
-    """Though the user's startup files take their time."""
+    """The checkpoint waits for the user's startup files, which take 0.5 s."""
     inside(
         home, branch, "for file in ~/.bashrc ~/.zshrc; do echo 'sleep 0.5; early=yes' >~/new; mv -f ~/new $file; done"
     )
     home.must("stop", branch)
-    home.must("restore", branch, "-b", branch, "--only", "files")  # with a plain shell
+    home.must("restore", branch, "-b", branch, "--only", "files")  # starts a new shell
     home.must("checkpoint", f"{branch}-young", "-b", branch)
     inside(home, branch, "early=no")
     home.must("restore", f"{branch}-young", "-b", branch, "--only", "shell")
     assert inside(home, branch, "echo $early") == "yes\n"
     home.must("stop", branch)
     home.must("shell", branch, "-d")
-    home.must("restore", f"{branch}-young", "-b", branch, "--only", "shell")  # nor is a young shell refused
+    home.must("restore", f"{branch}-young", "-b", branch, "--only", "shell")  # this shell has just started, too
 
 
 @pytest.mark.soak(part="timing")
-def test_right_after_a_command_the_shell_is_waited_for(home: Home, branch: str) -> None:
-    """A client knows that its command has ended before the shell has drawn its prompt, which may ask git and others."""
+def test_a_checkpoint_and_a_restore_wait_until_the_shell_is_at_its_prompt(home: Home, branch: str) -> None:
+    """An exec returns when its command has ended; a slow prompt (which may run git, for example) follows later."""
     inside(home, branch, "PROMPT_COMMAND='sleep 0.4'; precmd() { sleep 0.4; }")
     inside(home, branch, "early=yes")
     home.must("checkpoint", f"{branch}-slow", "-b", branch)

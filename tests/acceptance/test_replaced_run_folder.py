@@ -1,5 +1,6 @@
-"""A session's root can put anything in place of what Waypoint has in /run/waypoint, and of that folder. Every verb then
-does its work or says in time why it cannot, and what is started from such a session works.
+"""A session's root replaces /run/waypoint or Waypoint's files in it.
+
+Every command then works or fails in time with a reason, and copies of such a session work.
 """
 
 import os
@@ -27,7 +28,7 @@ KINDS = {
     "socket": "python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' $f",
 }
 REPLACE = "cd /run/waypoint; for f in {names}; do rm -rf $f; {make}; done"
-LIMIT_S = 60.0  # no verb takes a second of it; a checkpoint of a shell that hangs in its hooks did
+LIMIT_S = 60.0  # a command takes less than a second, unless it hangs
 PLACES = {
     "link": "rm -rf /run/waypoint; ln -s /etc /run/waypoint",
     "file": "rm -rf /run/waypoint; touch /run/waypoint",
@@ -81,7 +82,7 @@ def test_without_its_run_folder_run_works_and_copies_are_whole(home: Home, hosti
     home.must("exec", "-b", hostile, "--", "x=kept")
     home.must("run", "-b", hostile, "--", "sh", "-c", "sleep 1000 & exit")
     lost = home.cli("run", "-b", hostile, "--", "sh", "-c", PLACES[place], timeout_s=LIMIT_S)
-    if place in ("file", "fifo", "loop", "gone"):  # where no status can be left, it goes into memory
+    if place in ("file", "fifo", "loop", "gone"):  # the exit status is passed in /dev/shm instead
         assert (lost.code, lost.stderr) == (0, "")
     else:
         assert lost.code == 125

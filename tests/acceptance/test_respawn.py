@@ -1,4 +1,4 @@
-"""The tier `respawn`: what ran is started again, in its order, where it cannot be kept; what is lost is told."""
+"""The tier `respawn`: programs are started again in their order; programs that cannot be are reported as lost."""
 
 from collections.abc import Callable, Iterator
 
@@ -23,7 +23,7 @@ def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def serve(home: Home, branch: str) -> None:
-    """Start a server as a job, and wait until it answers."""
+    """Start a server as a job of the shell and wait until it answers."""
     inside(home, branch, f"mkdir -p /tmp/w; cd /tmp/w; echo content >page; {SERVER}")
     wait_until(lambda: home.cli("exec", "-b", branch, "--", ASK).code == 0, "the server answers")
 
@@ -66,7 +66,9 @@ def test_secrets_are_never_shown(home: Home, branch: str) -> None:
     assert inside(home, branch, ASK) == "content\n\n"
 
 
-def test_a_program_in_the_foreground_is_put_on_the_line(home: Home, person: Person, seat: Callable[..., Seat]) -> None:
+def test_a_program_in_the_foreground_is_typed_at_the_prompt(
+    home: Home, person: Person, seat: Callable[..., Seat]
+) -> None:
     with session(home, person.name) as branch:
         inside(home, branch, "cd /usr; true")
         taken = seat()
@@ -79,7 +81,9 @@ def test_a_program_in_the_foreground_is_put_on_the_line(home: Home, person: Pers
         taken.see(b"Enter runs it again")
         assert inside(home, branch, "pwd; pgrep -c -f 'sleep 777' || :") == "/usr\n0\n"
         taken.type(b"\r")
-        wait_until(lambda: home.cli("run", "-b", branch, "--", "pgrep", "-f", "sleep 777").code == 0, "it runs again")
+        wait_until(
+            lambda: home.cli("run", "-b", branch, "--", "pgrep", "-f", "sleep 777").code == 0, "the program runs again"
+        )
 
 
 def test_a_program_that_cannot_be_started_is_reported_as_lost(home: Home, branch: str) -> None:
@@ -91,7 +95,7 @@ def test_a_program_that_cannot_be_started_is_reported_as_lost(home: Home, branch
     assert "lost: ./own 1000: it has ended at once\n" in done.stderr
 
 
-def test_a_parked_session_starts_its_programs_again(home: Home, branch: str) -> None:
+def test_a_session_stopped_by_checkpoint_park_starts_its_programs_again(home: Home, branch: str) -> None:
     serve(home, branch)
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--park", "--tier", "respawn")
     begun = home.must("shell", branch, "-d")

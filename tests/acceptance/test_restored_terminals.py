@@ -1,4 +1,4 @@
-"""What somebody at a terminal has before them comes back: programs, half-typed lines, keys that act, and the screen."""
+"""A restored terminal: its programs, half-typed lines, control keys and the screen."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.acceptance.moments import MOODS, WAYS, Mood, Way, alone, brought_back, new_name, started
+from tests.acceptance.moments import MOODS, WAYS, Mood, Way, in_process, new_name, restore_as, started
 from tests.acceptance.people import Person
 from tests.acceptance.screen import Screen
 from tests.acceptance.seat import Seat
@@ -25,41 +25,46 @@ def session(home: Home, request: pytest.FixtureRequest) -> Iterator[Session]:
         yield live
 
 
-def captured_and_back(home: Home, session: Session, way: Way, outer: Seat, new: Take, spoil: bytes = b"") -> Seat:
-    """A seat at the session that came back: the same one after a restore in place, else a new one at the fork."""
+def capture_and_restore(home: Home, session: Session, way: Way, outer: Seat, new: Take, spoil: bytes = b"") -> Seat:
+    """Capture the session, type `spoil`, restore the capture; return a seat attached to the restored session.
+
+    That is `outer` after a restore in place, and a new seat at a fork.
+    """
     checkpoint = new_name(session)
     assert session.checkpoint(checkpoint, tier="live").degraded == []
     if spoil:
         outer.type(spoil)
-    back = brought_back(home, session, checkpoint, way)
+    back = restore_as(home, session, checkpoint, way)
     if way == "restore":
         return outer
     return new().type(b"waypoint attach %s\r" % back.branch.encode())
 
 
 def wait_foreground(home: Home, session: Session) -> None:
-    """Wait until `cat` reads in the fork, or else in the session. The shell shows the command line before it has set
-    the modes of the terminal for `cat`, and a key that comes before that is not the end of a line.
+    """Wait until `cat` reads input in the newest fork of the session, or in the session if it has no fork.
+
+    The shell prints the command line before it sets the terminal's modes for `cat`; keys typed earlier are treated
+    differently.
     """
     live = sorted(facts.branch for facts in Client(home.path).sessions())
     last = [branch for branch in live if branch == session.branch or branch.startswith(f"{session.branch}-")][-1]
-    alone(Client(home.path).session(last), "until ps -o stat= -C cat | grep -q S; do sleep 0.01; done")
+    in_process(Client(home.path).session(last), "until ps -o stat= -C cat | grep -q S; do sleep 0.01; done")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_half_typed_line_comes_back(home: Home, session: Session, seat: Take, way: Way) -> None:
+def test_a_half_typed_line_is_restored(home: Home, session: Session, seat: Take, way: Way) -> None:
     outer = seat().attach(session.branch)
     outer.type(b"echo half-$((6 *").see(rb"\(\(6 \*")
-    back = captured_and_back(home, session, way, outer, seat, b" 2)) spoilt\r")
+    back = capture_and_restore(home, session, way, outer, seat, b" 2)) spoilt\r")
     back.see(rb"\(\(6 \*")
     back.type(b" 7))\r").see(rb"half-42\r\n")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_keys_stop_continue_and_interrupt_what_runs(home: Home, session: Session, seat: Take, way: Way) -> None:
+def test_control_keys_stop_and_interrupt_a_restored_program(home: Home, session: Session, seat: Take, way: Way) -> None:
     outer = seat().attach(session.branch)
     outer.type(b"sh -c 'echo run\"\"ning; exec cat'\r").see(rb"running\r\n")
-    back = captured_and_back(home, session, way, outer, seat, b"\x04")
+    back = capture_and_restore(home, session, way, outer, seat, b"\x04")
     back.type(b"echoed\r").see(rb"echoed\r\nechoed\r\n")
     back.type(b"\x1a").see(rb"[Ss](topped|uspended)")
     back.prompt().type(b"fg\r").see(rb"exec cat'\r\n")
@@ -78,7 +83,7 @@ def test_a_stopped_job_can_be_continued_in_the_foreground(home: Home, session: S
     outer.type(b"one\r").see(rb"one\r\none\r\n")
     outer.type(b"\x1a").see(rb"[Ss](topped|uspended)")
     outer.prompt()
-    back = captured_and_back(home, session, way, outer, seat, b"kill -9 %1\r").prompt()
+    back = capture_and_restore(home, session, way, outer, seat, b"kill -9 %1\r").prompt()
     back.type(b"fg\r").see(rb"cat\r\n")
     wait_foreground(home, session)
     back.type(b"two\r").see(rb"two\r\ntwo\r\n")
@@ -86,11 +91,11 @@ def test_a_stopped_job_can_be_continued_in_the_foreground(home: Home, session: S
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_controlling_terminal_serves_the_shell_and_its_new_children(
+def test_the_restored_shell_and_its_new_children_have_the_controlling_terminal(
     home: Home, session: Session, seat: Take, way: Way
 ) -> None:
     outer = seat().attach(session.branch)
-    back = captured_and_back(home, session, way, outer, seat).prompt()
+    back = capture_and_restore(home, session, way, outer, seat).prompt()
     back.type(b"tty; echo to the ter''minal >/dev/tty\r").see(rb"/dev/pts/0\r\nto the terminal\r\n")
     back.prompt().type(b'sh -c \'echo re""ads; read x </dev/tty; echo "<$x>" >/dev/tty\'\r').see(rb"reads\r\n")
     back.type(b"typed\r").see(rb"<typed>\r\n")
@@ -98,42 +103,42 @@ def test_the_controlling_terminal_serves_the_shell_and_its_new_children(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_input_typed_ahead_comes_back(home: Home, session: Session, seat: Take, way: Way) -> None:
+def test_input_typed_ahead_is_restored(home: Home, session: Session, seat: Take, way: Way) -> None:
     outer = seat().attach(session.branch)
     outer.type(b'until [ -e /tmp/go ]; do sleep 0.05; done; read first; echo "<$first>"\r').see(rb"\r\n")
-    alone(session, "until pgrep sleep >/dev/null; do :; done")
+    in_process(session, "until pgrep sleep >/dev/null; do :; done")
     outer.type(b"for the read\recho ahead-$((6 * 7))\recho unf").see(rb"ahead-\$\(\(6 \* 7\)\)\r\necho unf")
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
-    alone(session, "touch /tmp/go")
-    outer.see(rb"\A<for the read>\r\n")  # and no second echo before it
+    in_process(session, "touch /tmp/go")
+    outer.see(rb"\A<for the read>\r\n")  # the typed line is not echoed a second time
     outer.see(rb"ahead-42\r\n")
     outer.type(b"inished\r").see(rb"[\r\n]unfinished\r\n")
-    back = brought_back(home, session, checkpoint, way)
+    back = restore_as(home, session, checkpoint, way)
     again = outer if way == "restore" else seat().type(b"waypoint attach %s\r" % back.branch.encode())
     again.see(rb"ahead-\$\(\(6 \* 7\)\)\r\necho unf")
-    alone(back, "touch /tmp/go")
+    in_process(back, "touch /tmp/go")
     again.see(rb"\A<for the read>\r\n")
     again.see(rb"ahead-42\r\n")
     again.type(b"inished\r").see(rb"[\r\n]unfinished\r\n")
 
 
 TERMINAL_KEPT_OPEN = "import os, time; os.dup2(os.open(os.ttyname(0), 2), 20); print('o' + 'pen'); time.sleep(1000)"
-"""As node does, on a descriptor that shells use for their own."""
+"""A program that keeps the terminal open on another descriptor, as node does."""
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_program_that_keeps_the_terminal_open_comes_back(home: Home, session: Session, seat: Take, way: Way) -> None:
+def test_a_program_that_keeps_the_terminal_open_is_restored(home: Home, session: Session, seat: Take, way: Way) -> None:
     outer = seat().attach(session.branch)
     outer.type(f'python3 -c "{TERMINAL_KEPT_OPEN}"\r'.encode()).see(rb"open\r\n")
-    again = captured_and_back(home, session, way, outer, seat)
-    again.see(rb"open")  # the screen is drawn anew
+    again = capture_and_restore(home, session, way, outer, seat)
+    again.see(rb"open")  # the screen is redrawn
     again.type(b"\x03").see(rb"KeyboardInterrupt")
     again.prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_nested_shell_is_reported_and_comes_back(home: Home, session: Session, seat: Take, way: Way) -> None:
+def test_a_nested_shell_is_reported_and_restored(home: Home, session: Session, seat: Take, way: Way) -> None:
     outer = seat().attach(session.branch)
     session.exec("(sleep 1000; :) & sh -c 'sleep 1000; :' &")
     assert session.checkpoint(new_name(session), tier="live").degraded == []
@@ -141,7 +146,7 @@ def test_a_nested_shell_is_reported_and_comes_back(home: Home, session: Session,
     checkpoint = new_name(session)
     [told] = session.checkpoint(checkpoint, tier="live").degraded
     assert told.startswith("bash: a shell within the shell")
-    back = brought_back(home, session, checkpoint, way)
+    back = restore_as(home, session, checkpoint, way)
     again = outer if way == "restore" else seat().type(b"waypoint attach %s\r" % back.branch.encode())
     again.type(b"echo $((6 * 7))\r").see(rb"[\r\n]42\r\n")
     again.type(b"exit\r").prompt().type(b"sh -c 'echo n\"\"ew; exec sleep 1000'\r").see(rb"new\r\n")
@@ -149,7 +154,7 @@ def test_a_nested_shell_is_reported_and_comes_back(home: Home, session: Session,
 
 
 class Program(NamedTuple):
-    """How it is started, what is typed then and seen, and what is typed after and seen."""
+    """An interactive program: input and expected output at its start, before the capture and after the restore."""
 
     start: bytes
     ready: bytes
@@ -186,7 +191,7 @@ PROGRAMS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.requires("node") if name == "node" else ()) for name in PROGRAMS]
 )
-def test_a_program_that_waits_for_input_comes_back(
+def test_a_program_that_waits_for_input_is_restored(
     home: Home, person: Person, seat: Take, name: str, mood: Mood, way: Way
 ) -> None:
     program = PROGRAMS[name]
@@ -195,7 +200,7 @@ def test_a_program_that_waits_for_input_comes_back(
         outer.see(rb"[#$] ")
         outer.type(program.start).see(program.ready)
         outer.type(program.typed).see(program.seen)
-        back = captured_and_back(home, session, way, outer, seat, b"\x03\x04")
+        back = capture_and_restore(home, session, way, outer, seat, b"\x03\x04")
         if way == "fork":
             back.see(program.seen)
         back.type(program.after).see(program.then)
@@ -203,7 +208,7 @@ def test_a_program_that_waits_for_input_comes_back(
 
 @pytest.mark.requires("less", "tmux")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_pager_comes_back_at_its_place(home: Home, person: Person, screen: Open, way: Way) -> None:
+def test_a_pager_is_restored_at_its_position(home: Home, person: Person, screen: Open, way: Way) -> None:
     with started(home, person.name) as session:
         first = screen(20, 80)
         first.enter(f"waypoint attach {session.branch}")
@@ -216,7 +221,7 @@ def test_a_pager_comes_back_at_its_place(home: Home, person: Person, screen: Ope
         session.checkpoint(checkpoint, tier="live")
         first.type("q")
         first.see("[$]$")
-        back = brought_back(home, session, checkpoint, way)
+        back = restore_as(home, session, checkpoint, way)
         again = first
         if way == "fork":
             again = screen(20, 80)
@@ -232,7 +237,7 @@ def test_a_pager_comes_back_at_its_place(home: Home, person: Person, screen: Ope
 @pytest.mark.soak(part="timing")
 @pytest.mark.requires("vi", "tmux")
 @pytest.mark.parametrize("size", [(30, 100), (20, 70), (40, 120)], ids=["same size", "smaller", "larger"])
-def test_an_editor_that_had_ended_is_on_the_screen_again(
+def test_an_attached_screen_shows_a_restored_editor_that_had_ended(
     home: Home, person: Person, screen: Open, size: tuple[int, int]
 ) -> None:
     with started(home, person.name) as session:
@@ -256,7 +261,7 @@ def test_an_editor_that_had_ended_is_on_the_screen_again(
         session.restore(checkpoint)
         here.see("^half a li$")
         here.see_all(lambda shown: shown.flag("alternate_on"), expected=True)
-        here.type("ne, and the rest")  # it is in insert mode
+        here.type("ne, and the rest")  # the editor is still in insert mode
         here.see("^half a line, and the rest$")
         rows = here.see("^first line$").splitlines()
         assert len(rows) <= size[0]
@@ -265,7 +270,7 @@ def test_an_editor_that_had_ended_is_on_the_screen_again(
         here.enter(":wq")
         here.see("[$]$")
         assert not here.flag("alternate_on")
-        assert alone(session, "cat /tmp/text") == "first line\nhalf a line, and the rest\n"
+        assert in_process(session, "cat /tmp/text") == "first line\nhalf a line, and the rest\n"
         here.enter("clear; stty size")
         here.see(f"^{size[0]} {size[1]}$")
 

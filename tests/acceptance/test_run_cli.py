@@ -1,4 +1,4 @@
-"""`waypoint run`: a process of its own in the session, with its own streams or its own terminal."""
+"""`waypoint run`: a new process in the session, with separate streams or a terminal of its own."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ def main(home: Home, person: Person) -> Iterator[str]:
 
 
 class Run:
-    """`run("ls")`: one process in the session of this file."""
+    """Calls `waypoint run` in the session of this file: `run("ls")`."""
 
     def __init__(self, home: Home, branch: str) -> None:
         self.home = home
@@ -52,11 +52,11 @@ def run(home: Home, main: str) -> Run:
 
 def read_line(process: "subprocess.Popen[bytes]") -> bytes:
     assert process.stdout
-    assert select.select([process.stdout], [], [], PATIENCE_S)[0], "it says nothing"
+    assert select.select([process.stdout], [], [], PATIENCE_S)[0], "the process prints nothing"
     return process.stdout.readline()
 
 
-def test_stdout_and_stderr_stay_apart(run: Run) -> None:
+def test_stdout_and_stderr_are_separate(run: Run) -> None:
     done = run("sh", "-c", "echo out; echo err >&2; printf 'more\\r\\nout'; printf 'more err' >&2")
     assert (done.stdout, done.stderr, done.code) == ("out\nmore\r\nout", "err\nmore err", 0)
 
@@ -82,7 +82,7 @@ def test_input_and_output_are_passed_line_by_line(run: Run) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_a_hundred_megabytes_come_through_at_the_readers_pace(run: Run) -> None:
+def test_a_hundred_megabytes_arrive_at_the_speed_of_the_reader(run: Run) -> None:
     with run.start("--", "head", "-c", str(100 * MIB), "/dev/zero") as process:
         assert process.stdout
         assert process.stdout.read(10) == b"\0" * 10
@@ -94,17 +94,17 @@ def test_a_hundred_megabytes_come_through_at_the_readers_pace(run: Run) -> None:
     assert size == 100 * MIB
 
 
-def test_without_i_it_reads_nothing_and_with_i_it_need_not_read(run: Run) -> None:
+def test_without_i_stdin_is_empty_and_with_i_it_need_not_be_read(run: Run) -> None:
     assert run("sh", "-c", "readlink /proc/self/fd/0; cat", stdin=b"not this").stdout == "/dev/null\n"
     assert run("-i", "--", "true", stdin=b"x" * (5 * MIB)).code == 0
 
 
-def test_closing_one_stream_does_not_end_it(run: Run) -> None:
+def test_closing_one_stream_does_not_end_the_run(run: Run) -> None:
     done = run("sh", "-c", "exec >&-; sleep 0.1; echo still here >&2; exit 4")
     assert (done.stdout, done.stderr, done.code) == ("", "still here\n", 4)
 
 
-def test_a_child_left_behind_does_not_hold_the_client(run: Run) -> None:
+def test_run_returns_although_a_child_of_the_process_still_runs(run: Run) -> None:
     done = run("sh", "-c", "sleep 3456 & echo started")
     assert (done.stdout, done.code) == ("started\n", 0)
     assert run("pkill", "-f", "sleep 3456").code == 0
@@ -116,10 +116,10 @@ def test_a_background_process_outlives_the_run(run: Run) -> None:
     )
     assert run("test", "-e", "/tmp/ended").code == 1
     run("touch", "/tmp/stop-it")
-    wait_until(lambda: run("cat", "/tmp/ended").stdout == "ended\n", "it has gone on")
+    wait_until(lambda: run("cat", "/tmp/ended").stdout == "ended\n", "the background process has continued")
 
 
-def test_the_code_is_that_of_the_process(run: Run) -> None:
+def test_the_exit_code_is_that_of_the_process(run: Run) -> None:
     with collecting() as row:
         for code in (0, 1, 2, 77, 124, 125, 126, 127, 255):
             with row(code):
@@ -140,11 +140,11 @@ def test_the_code_is_that_of_the_process(run: Run) -> None:
 
 
 def test_a_program_is_preferred_to_a_builtin_of_its_name(run: Run) -> None:
-    assert run("--", "printf", r"\x41\n").stdout == "A\n"  # dash's own prints \x41
+    assert run("--", "printf", r"\x41\n").stdout == "A\n"  # the builtin of dash prints \x41
     assert run("--", "sh", "-c", "exit 5").code == 5
 
 
-def test_signals_to_the_client_reach_it(run: Run) -> None:
+def test_signals_to_the_client_reach_the_process(run: Run) -> None:
     with collecting() as row:
         for name in ("HUP", "INT", "QUIT", "TERM"):
             text = f"trap 'echo caught {name}; exit 9' {name}; echo begun; while :; do sleep 0.02; done"
@@ -163,7 +163,7 @@ def test_a_process_ended_by_a_signal_gives_128_plus_its_number(run: Run) -> None
         assert process.wait(PATIENCE_S) == 143
 
 
-def test_words_arrive_as_they_are(run: Run) -> None:
+def test_arguments_arrive_unchanged(run: Run) -> None:
     words = ["a b", "", "$HOME", "*", "it's", '"', "line\nbreak", "\\", "--json", "ä中\N{GRINNING FACE}"]
     assert run("--", "printf", "%s\\0", *words).stdout.split("\0")[:-1] == words
 
@@ -186,7 +186,7 @@ def test_the_process_starts_in_the_folder_of_the_session_or_in_cwd(run: Run) -> 
     assert "/no/such/folder" in done.stderr
 
 
-def test_its_streams_can_be_opened_by_their_names(run: Run) -> None:
+def test_the_streams_can_be_opened_as_dev_stdin_stdout_and_stderr(run: Run) -> None:
     done = run("-i", "--", "sh", "-c", "cat /dev/stdin >/dev/stdout; echo err >/dev/stderr", stdin=b"in\n")
     assert (done.stdout, done.stderr, done.code) == ("in\n", "err\n", 0)
 
@@ -198,7 +198,7 @@ def test_the_shell_and_the_process_see_each_other(run: Run) -> None:
         assert process.wait(PATIENCE_S) == 143
 
 
-def test_with_t_it_has_its_own_terminal_of_the_size_of_the_client(run: Run, seat: Take) -> None:
+def test_with_t_the_process_has_a_terminal_of_the_size_of_the_clients(run: Run, seat: Take) -> None:
     outer = seat(27, 93)
     outer.type(f"waypoint run -b {run.branch} -it -- bash --norc -i\r".encode()).prompt()
     outer.type(b"tty; stty size; echo $TERM; ps -o tty= -p $$\r")
@@ -232,12 +232,12 @@ def test_with_t_a_program_that_ends_at_once_has_shown_all_its_output(run: Run, s
         assert shown.endswith(b"status 3\r\n")
 
 
-def test_with_t_the_client_may_be_killed_and_the_terminal_hangs_up(run: Run, seat: Take) -> None:
+def test_with_t_a_killed_client_hangs_up_the_terminal(run: Run, seat: Take) -> None:
     outer = seat()
     text = "trap 'echo hung up >/tmp/hung-up; exit' HUP; echo be''gun; while :; do sleep 0.02; done"
     outer.type(f'waypoint run -b {run.branch} -it -- sh -c "{text}"\r'.encode()).see(rb"begun\r\n")
     os.kill(outer.client_pid(), signal.SIGKILL)
-    wait_until(lambda: run("cat", "/tmp/hung-up").stdout == "hung up\n", "the process was told")
+    wait_until(lambda: run("cat", "/tmp/hung-up").stdout == "hung up\n", "the process has got SIGHUP")
 
 
 def test_wrong_usage_gives_2_and_an_unknown_branch_125(home: Home) -> None:

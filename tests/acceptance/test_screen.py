@@ -1,4 +1,4 @@
-"""What is to be seen of a session, in tmux: full-screen programs, repainting, several screens at once."""
+"""The screen of an attached session, seen in tmux: full-screen programs, redrawing, several screens at once."""
 
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ PROMPT = r"^\[\S+\] wptest\S+:\S*\$$"
 
 
 def attach(screen: Screen, branch: str) -> Screen:
-    """Attach; what is seen then is up to the test."""
+    """Clear the screen and attach, without waiting for output of the session."""
     screen.enter("clear")
     screen.see(r"\Aoutside>$\s*\Z")
     screen.enter(f"waypoint attach {branch}")
@@ -54,7 +54,7 @@ def test_a_new_session_shows_a_prompt_and_its_colours(home: Home, person: Person
     outer.see(r"^status 3$")
 
 
-def test_vi_edits_a_file_and_gives_the_screen_back(home: Home, branch: str, screen: Open) -> None:
+def test_vi_edits_a_file_and_restores_the_screen(home: Home, branch: str, screen: Open) -> None:
     outer = at_prompt(screen(), branch)
     outer.enter("clear; echo be''fore; vi /tmp/edited")
     outer.see(r"^~\n~\n~")
@@ -120,7 +120,7 @@ def test_attaching_again_does_not_replay_an_earlier_program(branch: str, screen:
     assert "drawn" not in attach(outer, branch).see(PROMPT)
 
 
-def test_a_second_screen_of_another_size_shows_vi_too_and_the_first_shrinks(branch: str, screen: Open) -> None:
+def test_vi_is_shown_on_two_screens_in_the_size_of_the_smaller(branch: str, screen: Open) -> None:
     first, second = screen(40, 120), screen(20, 60)
     attach(first, branch).see(PROMPT)
     first.enter("clear; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
@@ -138,7 +138,7 @@ def test_a_second_screen_of_another_size_shows_vi_too_and_the_first_shrinks(bran
     first.see(PROMPT)
 
 
-def test_a_screen_that_changes_its_size_is_drawn_anew(branch: str, screen: Open) -> None:
+def test_a_resized_screen_is_redrawn(branch: str, screen: Open) -> None:
     outer = at_prompt(screen(), branch)
     outer.enter("clear; seq -f 'line %g' 361 | less -N")
     outer.see(r"^ +29 ")

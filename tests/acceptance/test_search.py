@@ -1,5 +1,5 @@
-"""The search workflow: from one prepared session, generations of candidates side by side, the best kept, the others
-thrown away, and back to an earlier one when it leads nowhere.
+"""A search workflow: fork a prepared session for several candidates at once, keep the best, discard the others, and
+return to an earlier checkpoint when a generation does not improve.
 """
 
 from collections.abc import Iterator
@@ -61,22 +61,22 @@ BROKEN = [
     "echo 'def (' >> program.py",  # a syntax error
     "rm -rf /srv/work",
     LOOP,
-    "kill $!",  # its own server
-    "exit 3",  # its own session
+    "kill $!",  # the server of the candidate's session
+    "exit 3",  # the session itself
     "echo 'raise SystemExit' >> program.py",
 ]
 GENERATIONS = [
     [HALF_CLAMP, "true", *BROKEN],
-    # Misled: from the half of a fix nothing here leads any further than mean.
+    # These start from the half fix, which leads to at most two passed checks.
     [FIX_CLAMP, FIX_MEAN, *BROKEN],
-    # Therefore back to the start of all, with the whole of a fix.
+    # These start from the first checkpoint again.
     [f"{FIX_CLAMP}; {FIX_MEAN}; {FIX_MIDDLE}", FIX_MIDDLE, *BROKEN],
 ]
 
 
 @dataclass(frozen=True)
 class Search:
-    """The home, and the session `main` in which all was prepared."""
+    """A home with the prepared session `main`."""
 
     home: Home
 
@@ -84,7 +84,7 @@ class Search:
         return self.home.cli("exec", "-b", branch, *options, "--", text)
 
     def try_out(self, start: str, prefix: str, candidates: list[str]) -> dict[str, int]:
-        """A fork of `start` for each candidate; their scores, -1 for one that broke."""
+        """Fork `start` for each candidate; return the score of each fork, -1 for a candidate that broke something."""
         forks = self.home.must("fork", start, "-n", str(len(candidates)), "--prefix", prefix).stdout.split()
         assert forks == [f"{prefix}-{number}" for number in range(1, len(candidates) + 1)]
         with ThreadPoolExecutor(WIDTH) as threads:
@@ -98,7 +98,7 @@ class Search:
         return int(scored.stdout) if is_whole and scored.stdout.strip().isdigit() else -1
 
     def select(self, scores: dict[str, int], name: str) -> int:
-        """Keep the best as checkpoint `name`, throw away the others; the best score."""
+        """Checkpoint the best fork as `name`, discard all forks and return the best score."""
         best = max(scores, key=lambda branch: scores[branch])
         self.home.must("checkpoint", name, "-b", best, "--tier", "live")
         live = {row["branch"] for row in self.home.must("ps", "--json").json()}
@@ -106,7 +106,7 @@ class Search:
         return scores[best]
 
     def look(self, name: str, branch: str) -> str:
-        """What a capture holds: fork it, and look."""
+        """Fork a checkpoint and return the state that the fork shows."""
         self.home.must("fork", name, branch)
         seen = self.exec(branch, "echo $kept $tries; cat program.py; jobs -r | wc -l", *LOOKING)
         assert seen.code == 0
@@ -127,7 +127,7 @@ def search() -> Iterator[Search]:
         yield found
 
 
-def test_a_search_over_generations_finds_the_fix_and_leaves_nothing_of_the_losers(search: Search) -> None:
+def test_a_search_over_generations_finds_the_fix_and_discards_the_other_forks(search: Search) -> None:
     home = search.home
     starts = ["start", "best-1", "start"]
     seen = {"start": search.look("start", "before-0")}

@@ -1,4 +1,6 @@
-"""A session's own hooks: run before and after checkpoints and in copies, bounded, and said where they fail."""
+"""Hooks inside a session: they run before and after checkpoints and in copies, with a time limit; failures are
+reported.
+"""
 
 import pytest
 
@@ -34,7 +36,7 @@ def both(moment: str) -> list[str]:
     return [f"{moment} 1-first", f"{moment} 2-second"]
 
 
-def test_hooks_run_in_order_at_their_moments(home: Home) -> None:
+def test_hooks_run_in_order_before_and_after_operations(home: Home) -> None:
     with started(home, "root") as session:
         note_all(session)
         name = new_name(session)
@@ -84,7 +86,7 @@ def test_a_hook_that_does_not_end_is_killed(home: Home) -> None:
         assert session.run("pgrep", "-x", "sleep").exit == 1
 
 
-def test_something_else_in_place_of_the_folder_of_hooks_is_no_hook(home: Home) -> None:
+def test_a_hook_folder_that_is_no_folder_is_reported_or_ignored(home: Home) -> None:
     place = "/etc/waypoint/hooks/pre-checkpoint.d"
     with collecting() as row, started(home, "root") as session:
         for thing in ("ln -s /proc", "mkfifo", "echo x >", "mkdir", "ln -s pre-checkpoint.d"):
@@ -110,7 +112,7 @@ def test_a_hook_cannot_start_the_operation_that_runs_it(home: Home, moment: str)
         assert inside(home, session.branch, f"waypoint checkpoint {name} --tier files").startswith("checkpointed")
 
 
-def test_names_of_hooks_may_be_anything(home: Home) -> None:
+def test_hooks_may_have_unusual_names(home: Home) -> None:
     with started(home, "root") as session:
         place = "/etc/waypoint/hooks/pre-checkpoint.d"
         names = r"for n in '\377' '\033]0;x'; do f=$(printf $n); printf '#!/bin/sh\nexit 3' >$f; chmod 755 $f; done"

@@ -1,4 +1,4 @@
-"""Whatever became of a session's processes, its shell has its state: after an end, a kill, a fork, beside a program."""
+"""The state of a session's shell is kept even when its processes are not: after a stop, a kill, a fork of files."""
 
 import os
 import signal
@@ -31,19 +31,19 @@ def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def make(home: Home, branch: str) -> str:
-    """Give the shell on `branch` a state. Returns what is to be seen of it."""
+    """Give the shell on `branch` a state; return the output of SHOW."""
     home.cli("exec", "-b", branch, "--", STATE)
     return inside(home, branch, SHOW)
 
 
-def made_again(home: Home, branch: str) -> None:
-    """`make`, without looking: the status of the last command is part of the state."""
+def make_with_status_7(home: Home, branch: str) -> None:
+    """Give the shell a state whose last exit status is 7; SHOW is not run, as it would change that status."""
     assert home.cli("exec", "-b", branch, "--", "cd /; " + STATE.partition("typeset -r")[0] + "(exit 7)").code == 7
 
 
 def test_a_stopped_session_starts_with_its_shell_state(home: Home, branch: str) -> None:
     make(home, branch)
-    made_again(home, branch)
+    make_with_status_7(home, branch)
     home.must("stop", branch)
     assert home.must("show", branch, "--json").json()["layers"]["shell"]["moment"] == "prompt"
     begun = home.must("shell", branch, "-d", cwd=Path("/usr"))
@@ -76,10 +76,12 @@ def test_a_restore_of_files_has_the_shell_state_and_can_be_undone(home: Home, br
 
 
 def test_a_killed_session_starts_with_its_shell_state(home: Home, branch: str) -> None:
-    made_again(home, branch)
+    make_with_status_7(home, branch)
     inside(home, branch, "map=1; true")
     os.kill(next(one["pid"] for one in home.must("ps", "--json").json() if one["branch"] == branch), signal.SIGKILL)
-    wait_until(lambda: branch not in [one["branch"] for one in home.must("ps", "--json").json()], "the end")
+    wait_until(
+        lambda: branch not in [one["branch"] for one in home.must("ps", "--json").json()], "the session has ended"
+    )
     home.must("shell", branch, "-d")
     assert inside(home, branch, 'echo "$PWD $map"') == "/tmp/a b 1\n"
 

@@ -1,4 +1,4 @@
-"""A shell that cannot write its state keeps it all the same where it can be asked; where it cannot, that is said."""
+"""A shell that cannot write its state to a file: the state is kept in another way, or its loss is reported."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.privileged
 
 LOST = "its shell's variables, functions and folder: it could not write them (a full disk, or ulimit -f)"
 ON_THE_TERMINAL = "waypoint: this shell's variables and functions cannot be written"
-# Larger than what is left in a block, so that no state fits in where one has been.
+# Larger than the free rest of a block, so a state does not fit in the place of an earlier state.
 MAKE_STATE = "x=kept; v=$(head -c 20000 /dev/zero | tr '\\0' v)"
 FILL = (
     "cd /root; head -c 100M /dev/zero >fill; "
@@ -21,7 +21,7 @@ SHELLS = pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pyt
 @pytest.mark.soak(part="disks")
 @SHELLS
 @pytest.mark.requires("simple-quotas")
-def test_a_shell_on_a_disk_that_is_used_up_is_kept(home: Home, shell: str) -> None:
+def test_the_state_of_a_shell_on_a_full_disk_is_kept(home: Home, shell: str) -> None:
     with session(home, "root", "--disk", "32M", "--shell", shell) as branch:
         inside(home, branch, MAKE_STATE)
         assert "quota exceeded" in home.cli("exec", "-b", branch, "--", FILL).stdout.lower()
@@ -42,7 +42,7 @@ def test_a_shell_on_a_disk_that_is_used_up_is_kept(home: Home, shell: str) -> No
 
 
 @pytest.mark.requires("simple-quotas")
-def test_commands_run_where_the_disk_has_no_room_for_a_file(home: Home) -> None:
+def test_commands_run_on_a_disk_without_room_for_a_file(home: Home) -> None:
     with session(home, "root", "--disk", "32M") as branch:
         inside(home, branch, "(sleep 1000 &); x=kept; say() { echo said; }")
         fill = "dd if=/dev/zero of=/root/b bs=1M count=50; for n in $(seq 300); do echo x >/root/b.$n; done"
@@ -61,7 +61,7 @@ def test_commands_run_where_the_disk_has_no_room_for_a_file(home: Home) -> None:
 
 @pytest.mark.soak(part="load")
 @SHELLS
-def test_a_shell_that_has_not_come_to_its_prompt_loses_nothing(home: Home, shell: str) -> None:
+def test_a_shell_captured_before_its_first_prompt_loses_no_state(home: Home, shell: str) -> None:
     with session(home, "root", "--shell", shell) as branch:
         wait = "while test -e /slow; do sleep 0.1; done"
         inside(home, branch, f"x=precious; cd /usr; f() {{ echo f; }}; echo '{wait}' >>~/.{shell}rc; touch /slow")
@@ -79,7 +79,7 @@ def test_a_shell_that_has_not_come_to_its_prompt_loses_nothing(home: Home, shell
 
 
 @SHELLS
-def test_a_shell_that_may_write_no_files_works_and_the_loss_is_reported(home: Home, shell: str) -> None:
+def test_a_shell_that_cannot_write_files_works_and_the_loss_of_its_state_is_reported(home: Home, shell: str) -> None:
     with session(home, "root", "--shell", shell) as branch:
         inside(home, branch, "x=kept; ulimit -f 1")
         assert inside(home, branch, "echo $x") == "kept\n"

@@ -1,4 +1,4 @@
-"""`stop`: the shell is hung up, as by a terminal that is closed, before all that is left is killed."""
+"""`stop` first hangs up the shell (SIGHUP), as a closed terminal does, then kills all other processes."""
 
 import pytest
 
@@ -14,14 +14,14 @@ def test_the_shell_keeps_its_history_and_runs_its_exit_trap(home: Home, person: 
     with session(home, person.name) as branch:
         inside(home, branch, "HISTFILE=~/kept; history -s typed before; trap 'echo said >~/trap' EXIT; sleep 1000 &")
         (stopped,) = home.must("stop", branch, "--json").json()
-        assert stopped["exit"] is None  # it has not ended by itself
+        assert stopped["exit"] is None  # the session did not end by itself
         home.must("shell", branch, "-d")
         assert "typed before\n" in inside(home, branch, "cat ~/kept")
         assert inside(home, branch, "cat ~/trap") == "said\n"
 
 
 @pytest.mark.requires("zsh")
-def test_zsh_keeps_its_history(home: Home, zsh_person: Person) -> None:
+def test_zsh_saves_its_history(home: Home, zsh_person: Person) -> None:
     with session(home, zsh_person.name) as branch:
         inside(home, branch, "HISTFILE=~/kept SAVEHIST=100; print -s typed before")
         home.must("stop", branch)
@@ -48,5 +48,8 @@ def test_a_stop_from_inside_reports_only_the_end_of_the_session(home: Home, pers
             assert f"waypoint: cannot follow the command on branch {branch}: {said}\n" in done.stderr
         else:
             assert (done.code, done.stderr) == (137, "")
-        # The process of `run` has ended before the session has.
-        wait_until(lambda: "it has no live session" in home.cli("exec", "-b", branch, "--", "true").stderr, "it ended")
+        # The process of `run` ends before the session does, so wait for the end of the session.
+        wait_until(
+            lambda: "it has no live session" in home.cli("exec", "-b", branch, "--", "true").stderr,
+            "the session has ended",
+        )

@@ -1,11 +1,11 @@
-"""What a shell is made of comes back with a fork and with a restore in place, for any user, in bash as in zsh."""
+"""The whole state of a shell is restored by a fork and by a restore in place, for any user, in bash and zsh."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pytest
 
-from tests.acceptance.moments import MOODS, WAYS, Mood, Way, brought_back, new_name, says, started
+from tests.acceptance.moments import MOODS, WAYS, Mood, Way, in_shell, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client.sdk import Session
 
@@ -15,16 +15,14 @@ BASH, ZSH = "bash", "zsh"
 
 
 class Kept(NamedTuple):
-    """One state of a shell: how it is made, how it is looked at, what is then seen among other things, and what makes
-    it another one.
-    """
+    """One part of a shell's state: commands that make, show and change it; `seen` is a part of the shown output."""
 
     make: str
     look: str
     seen: str
     spoil: str
     shell: str = ""
-    """Empty: any."""
+    """The kind of shell that has this state; empty for any."""
 
 
 KEPT = {
@@ -109,7 +107,7 @@ KEPT = {
     ),
     "hash": Kept("hash -p /bin/true elsewhere", "hash -t elsewhere", "/bin/true", "hash -r", BASH),
     "key bindings": Kept("bindkey -s '^Xq' hello", "bindkey '^Xq'", "hello", "bindkey -r '^Xq'", ZSH),
-    "SECONDS of a clock that went on": Kept(
+    "SECONDS of a running clock": Kept(
         "SECONDS=5000", "(( SECONDS >= 5000 && SECONDS < 5100 )) && echo goes on", "goes on", "SECONDS=0"
     ),
     "pid and its parent": Kept(":", "echo $$ $PPID; sh -c 'echo $PPID'", " ", ":"),
@@ -161,15 +159,15 @@ KEPT = {
 
 
 class Copies(NamedTuple):
-    """What was seen of each state before the session was captured, and what came back of it in either way."""
+    """The output of `look` for each state from before the capture, and the two restored sessions."""
 
     seen: dict[str, str]
     sessions: dict[Way, Session]
 
 
 def look(session: Session, names: Iterable[str]) -> dict[str, str]:
-    """What is seen of each state, all with one command."""
-    said = says(session, "\n".join(f"echo '== {name}'\n{KEPT[name].look}" for name in names))
+    """Show all named states with one command; return the output of each."""
+    said = in_shell(session, "\n".join(f"echo '== {name}'\n{KEPT[name].look}" for name in names))
     parts = (part.partition("\n") for part in said.split("== ")[1:])
     return {name: seen for name, _, seen in parts}
 
@@ -199,12 +197,12 @@ def copies(home: Home, request: pytest.FixtureRequest) -> Iterator[Copies]:
         session.checkpoint(checkpoint, tier="live")
         for one in reversed(kept.values()):
             session.exec(one.spoil)
-        fork = brought_back(home, session, checkpoint, "fork")
-        yield Copies(seen, {"fork": fork, "restore": brought_back(home, session, checkpoint, "restore")})
+        fork = restore_as(home, session, checkpoint, "fork")
+        yield Copies(seen, {"fork": fork, "restore": restore_as(home, session, checkpoint, "restore")})
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_whole_state_of_a_shell_comes_back(copies: Copies, way: Way) -> None:
+def test_the_whole_state_of_a_shell_is_restored(copies: Copies, way: Way) -> None:
     shown = [KEPT[name].seen in seen for name, seen in copies.seen.items()]
     assert [name for name, is_there in zip(copies.seen, shown, strict=True) if not is_there] == []
     assert look(copies.sessions[way], copies.seen) == copies.seen

@@ -1,4 +1,4 @@
-"""What programs hold on to comes back with a fork and with a restore in place: sockets, memory, files, terminals."""
+"""Sockets, memory, files and terminals of programs are restored by a fork and by a restore in place."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Mood, Way, alone, brought_back, new_name, started
+from tests.acceptance.moments import WAYS, Mood, Way, in_process, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client.sdk import Session
 
@@ -26,7 +26,7 @@ WITNESS = ("witness.py", "witness_memory.py")
     ],
 )
 def witnesses(home: Home, request: pytest.FixtureRequest) -> Iterator[dict[Way, Session]]:
-    """A session in which the witness runs, brought back in either way."""
+    """A session that runs the program witness.py, restored as a fork and in place."""
     who, _, mood_name = request.param.partition("-")
     mood: Mood = "busy" if mood_name == "busy" else "quiet"
     user = "root" if who == "root" else request.getfixturevalue(who).name
@@ -35,23 +35,23 @@ def witnesses(home: Home, request: pytest.FixtureRequest) -> Iterator[dict[Way, 
             session.run("sh", "-c", f"cat >/tmp/{name}", stdin=Path(__file__).with_name(name).read_bytes())
         session.run("mkdir", "/tmp/witness")
         session.exec("python3 /tmp/witness.py /tmp/witness </dev/null >/tmp/witness.log 2>&1 &")
-        alone(session, "until [ -p /tmp/witness/answer -o -s /tmp/witness.log ]; do sleep 0.02; done")
-        assert alone(session, "cat /tmp/witness.log") == ""
+        in_process(session, "until [ -p /tmp/witness/answer -o -s /tmp/witness.log ]; do sleep 0.02; done")
+        assert in_process(session, "cat /tmp/witness.log") == ""
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
         ask(session)
-        fork = brought_back(home, session, checkpoint, "fork")
-        yield {"fork": fork, "restore": brought_back(home, session, checkpoint, "restore")}
+        fork = restore_as(home, session, checkpoint, "fork")
+        yield {"fork": fork, "restore": restore_as(home, session, checkpoint, "restore")}
 
 
 def ask(session: Session) -> dict[str, str]:
-    """What the witness says of each thing that it holds."""
-    answer = json.loads(alone(session, "echo >/tmp/witness/ask; timeout 60 cat /tmp/witness/answer"))
+    """Return the report of the program witness.py on each object that it holds."""
+    answer = json.loads(in_process(session, "echo >/tmp/witness/ask; timeout 60 cat /tmp/witness/answer"))
     assert isinstance(answer, dict)
     return answer
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_everything_that_a_program_holds_comes_back(witnesses: dict[Way, Session], way: Way) -> None:
+def test_everything_that_a_program_holds_is_restored(witnesses: dict[Way, Session], way: Way) -> None:
     said = ask(witnesses[way])
-    assert said == dict.fromkeys(said, "as it was"), "\n".join(f"{name}: {one}" for name, one in said.items())
+    assert said == dict.fromkeys(said, "unchanged"), "\n".join(f"{name}: {one}" for name, one in said.items())

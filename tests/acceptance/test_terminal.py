@@ -1,4 +1,4 @@
-"""`waypoint shell` and `attach` at a terminal: keys, sizes, several at once, and the terminal left as it was."""
+"""`waypoint shell` and `attach` at a terminal: keys, sizes, several clients, and modes restored at the end."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.privileged
 Take = Callable[..., Seat]
 
-# Not a trap of bash: bash does not see a signal that comes right before it reads the next key.
+# A Python program, as a bash trap misses a signal that arrives right before bash reads the next key.
 SAY_SIZES = """python3 -c '
 import os, signal as s
 s.pthread_sigmask(s.SIG_BLOCK, [s.SIGWINCH])
@@ -32,7 +32,9 @@ def attached(home: Home, branch: str) -> int:
     return count
 
 
-def test_shell_uses_this_terminal_and_returns_the_status_of_the_session(home: Home, person: Person, seat: Take) -> None:
+def test_shell_attaches_this_terminal_and_returns_the_exit_status_of_the_session(
+    home: Home, person: Person, seat: Take
+) -> None:
     outer = seat(33, 91)
     outer.type(b"waypoint shell new --user %s\r" % person.name.encode()).prompt()
     outer.type(b"stty size; tty; echo $TERM $WAYPOINT_BRANCH; id -un; ls -ld $(tty)\r")
@@ -45,7 +47,7 @@ def test_shell_uses_this_terminal_and_returns_the_status_of_the_session(home: Ho
     assert found["state"] == "ended"
 
 
-def test_the_window_may_change_its_size(branch: str, seat: Take) -> None:
+def test_a_program_in_the_session_sees_each_new_window_size(branch: str, seat: Take) -> None:
     outer = seat().attach(branch)
     outer.type(b"stty size; %s\r" % SAY_SIZES.encode()).see(rb"30 100\r\nwaits\r\n")
     for rows, cols in ((50, 200), (10, 20), (24, 80)):
@@ -86,7 +88,7 @@ def test_a_long_paste_arrives_whole(branch: str, seat: Take) -> None:
     outer.see(hashlib.md5(lines.replace(b"\r", b"\n")).hexdigest().encode())
 
 
-def test_shell_attaches_to_a_session_that_is_there(home: Home, branch: str, seat: Take) -> None:
+def test_shell_attaches_to_a_running_session(home: Home, branch: str, seat: Take) -> None:
     first, second = seat(), seat()
     first.type(b"waypoint shell %s\r" % branch.encode()).prompt().type(b"mine=42\r").prompt()
     second.type(b"waypoint shell %s\r" % branch.encode()).see(rb"mine=42")
@@ -130,7 +132,7 @@ ODD_MODES = "stty intr ^Y susp undef erase ^H -echoctl ixany min 3 -onlcr tostop
 
 
 def odd_modes(outer: Seat) -> list[int | list[bytes | int]]:
-    """Modes that nobody would guess; what `stty -g` and the kernel say of them."""
+    """Set unusual terminal modes and return them as termios reports them."""
     outer.outside(ODD_MODES)
     return outer.modes()
 
@@ -158,7 +160,7 @@ def leave_after_a_killed_daemon(home: Home, outer: Seat) -> int:
 
 def leave_by_a_stop_from_elsewhere(home: Home, outer: Seat) -> int:
     home.must("stop", "--all")
-    return 128  # it had no status to give
+    return 128  # the session has no exit status
 
 
 LEAVE = (
@@ -170,8 +172,8 @@ LEAVE = (
 )
 
 
-def test_the_terminal_is_as_it_was_after_the_client_leaves(home: Home, person: Person, seat: Take) -> None:
-    """Whatever was printed, however the client left."""
+def test_the_terminal_modes_are_restored_when_the_client_leaves(home: Home, person: Person, seat: Take) -> None:
+    """For each way to leave, and after output that changes the modes."""
     with collecting() as row:
         for leave in LEAVE:
             for what in (b"true", b"printf '\\033[?1049h\\033[?1006;1003h\\033[?25l\\033[?1h\\033='; stty raw"):

@@ -1,4 +1,4 @@
-"""Processes that watch files (inotify) are captured live, and what they watch is watched in every copy."""
+"""Processes that watch files with inotify are captured live and watch the same files in every copy."""
 
 import shlex
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.moments import alone, brought_back, new_name, says, started
+from tests.acceptance.moments import in_process, in_shell, new_name, restore_as, started
 from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, ground_of
 from tests.homes import Home, open_home
 from waypoint.client.sdk import Session
@@ -33,7 +33,7 @@ def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def home(ground: Path) -> Iterator[Home]:
-    """Opened when the mount is there."""
+    """A home opened after the mount was made, so that its sessions see the mount."""
     with open_home("watched") as made:
         yield made
 
@@ -41,20 +41,23 @@ def home(ground: Path) -> Iterator[Home]:
 def watch(session: Session, paths: list[str]) -> None:
     session.run("sh", "-c", "cat >/root/watcher.py", stdin=WATCHER.read_bytes())
     session.exec(f"python3 /root/watcher.py {LOG} {shlex.join(paths)} </dev/null >/root/watcher.errors 2>&1 &")
-    alone(session, f"until grep -q ready {LOG} || [ -s /root/watcher.errors ]; do sleep 0.02; done")
-    assert alone(session, "cat /root/watcher.errors") == ""
+    in_process(session, f"until grep -q ready {LOG} || [ -s /root/watcher.errors ]; do sleep 0.02; done")
+    assert in_process(session, "cat /root/watcher.errors") == ""
 
 
 def noticed(session: Session, touched: dict[str, str]) -> set[str]:
-    """What the watcher sees when the files are touched that are now at the keys. It watches them by the values."""
+    """Touch the paths that are the keys of `touched`; return the paths that the watcher reports.
+
+    The value of each key is the path by which the watcher found that file.
+    """
     session.run("sh", "-c", f": >{LOG}; touch -c -- {shlex.join(touched)}")
     seen_all = f"[ $(sort -u {LOG} | wc -l) -ge {len(set(touched.values()))} ]"
     session.run("timeout", "10", "sh", "-c", f"until {seen_all}; do sleep 0.02; done")
-    return set(alone(session, f"cat {LOG}").splitlines())
+    return set(in_process(session, f"cat {LOG}").splitlines())
 
 
 def test_watched_files_are_watched_in_every_copy(home: Home, ground: Path) -> None:
-    """Of the base and of the session's own, under another name by now, in binds, in memory; the root itself."""
+    """Files of the base, of the session, renamed, bound, in shared memory; and the root folder."""
     base, moved, own = f"{ground}/base", f"{ground}/moving", "/root/own"
     still = [
         "/",
@@ -81,28 +84,28 @@ def test_watched_files_are_watched_in_every_copy(home: Home, ground: Path) -> No
     everything = set(touched.values())
     with started(home, "root", binds=[f"{ground}/bound:/bound"]) as session:  # type: ignore[arg-type]
         made = [f"{own}/file", f"{own}/folder/file", "/dev/shm/file", still[-1]]
-        says(session, f"mkdir -p {own}/folder {own}/gone; touch {shlex.join(made)}")
+        in_shell(session, f"mkdir -p {own}/folder {own}/gone; touch {shlex.join(made)}")
         watch(session, [*touched.values(), f"{own}/gone"])
-        says(session, f"mv {moved} {ground}/moved; mv {ground}/moved/file {ground}/moved/another")
-        says(session, f"mv {own}/folder /root/elsewhere; rmdir {own}/gone")
+        in_shell(session, f"mv {moved} {ground}/moved; mv {ground}/moved/file {ground}/moved/another")
+        in_shell(session, f"mv {own}/folder /root/elsewhere; rmdir {own}/gone")
         assert noticed(session, touched) == everything
-        for _again in range(2):  # what was restored is captured and restored once more
+        for _again in range(2):  # the second time, the restored session is captured
             checkpoint = new_name(session)
             session.checkpoint(checkpoint, tier="live")
             assert noticed(session, touched) == everything
             for _fork in range(2):
-                assert noticed(brought_back(home, session, checkpoint, "fork"), touched) == everything
-            session = brought_back(home, session, checkpoint, "restore")
+                assert noticed(restore_as(home, session, checkpoint, "fork"), touched) == everything
+            session = restore_as(home, session, checkpoint, "restore")
             assert noticed(session, touched) == everything
 
 
 def test_a_watched_file_that_was_removed_is_an_error_that_names_the_process(home: Home) -> None:
     with started(home, "root") as session:
-        says(session, "mkdir /root/gone; touch /root/gone/file")
+        in_shell(session, "mkdir /root/gone; touch /root/gone/file")
         watch(session, ["/root/gone/file"])
         session.exec("exec 7</root/gone/file; rm -r /root/gone")
         with pytest.raises(CannotCapture, match=r"python3 \(pid \d+, fd 3\) watches a file that was removed") as caught:
             session.checkpoint(new_name(session), tier="live")
         assert caught.value.next_step == "end the process, or make it stop watching files"
-        alone(session, "pkill -f '[w]atcher.py'")
+        in_process(session, "pkill -f '[w]atcher.py'")
         session.checkpoint(new_name(session), tier="live")

@@ -1,4 +1,4 @@
-"""The way out of a private network: what a session and its copies reach, and what they do not."""
+"""The network access of sessions with a private network: which addresses they and their copies reach."""
 
 import itertools
 import json
@@ -71,7 +71,7 @@ def there(outside: Outside) -> Iterator[HomeThere]:
 
 @pytest.fixture
 def branch(there: HomeThere) -> Iterator[str]:
-    name = f"b{next(_NUMBERS)}"  # its own: a branch goes on from the files of its captures
+    name = f"b{next(_NUMBERS)}"  # a new name, as a known branch starts from its last files
     there.must("shell", name, "-d")
     yield name
     there.must("stop", "--all", "--discard")
@@ -81,7 +81,7 @@ def pasta_of(home: HomeThere) -> int:
     return int(json.loads((home.runtime / "router.json").read_bytes())["pid"])
 
 
-def test_a_session_reaches_what_is_public(there: HomeThere, branch: str) -> None:
+def test_a_session_reaches_public_addresses(there: HomeThere, branch: str) -> None:
     assert tried(there, branch, PUBLIC) == REACHED
     assert tried(there, branch, PUBLIC6) == REACHED
     assert tried(there, branch, PUBLIC, udp=True) == REACHED
@@ -92,8 +92,9 @@ def test_a_session_reaches_what_is_public(there: HomeThere, branch: str) -> None
 
 @pytest.mark.soak(part="walls")
 def test_a_slow_server_is_reached(there: HomeThere, branch: str) -> None:
-    """pasta of Debian 12 may send a packet without any flag meanwhile, if two packets of a client come at once: so if
-    pasta is slow, as it is under strace.
+    """pasta of Debian 12 may send a packet without any flag if two packets of a client arrive at once.
+
+    That happens when pasta is slow, as it is under strace.
     """
     assert tried(there, branch, PUBLIC) == REACHED
     with subprocess.Popen(["strace", "-p", str(pasta_of(there))], stderr=subprocess.PIPE) as slow:
@@ -109,12 +110,12 @@ def test_a_slow_server_is_reached(there: HomeThere, branch: str) -> None:
 
 def test_private_addresses_and_other_sessions_are_not_reached(there: HomeThere, branch: str, outside: Outside) -> None:
     reach = f"import socket; socket.create_connection(('{PRIVATE}', {ECHO}), 5)"
-    assert outside.on_host("python3", "-c", reach).returncode == 0  # the machine itself reaches it
+    assert outside.on_host("python3", "-c", reach).returncode == 0  # the host itself reaches the address
     listen = f"import socket; s = socket.create_server(('{HOST}', 8000)); print('ready', flush=True); s.accept()"
     there.must("shell", "other", "-d")
     serve = f"python3 -m http.server -b 10.77.0.2 {ECHO} >/dev/null 2>&1 &"
     inside(there, "other", f"{serve} until ss -Htln sport = {ECHO} | grep -q .; do sleep 0.05; done")
-    assert tried(there, "other", "10.77.0.2").startswith("reached")  # its own
+    assert tried(there, "other", "10.77.0.2").startswith("reached")  # its own address
     with subprocess.Popen(outside_command(outside, listen), stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         server.stdout.readline()
@@ -154,7 +155,7 @@ def packets(home: HomeThere, branch: str, code: str) -> str:
 
 
 def test_forged_icmp_errors_do_not_reach_another_session(there: HomeThere, branch: str) -> None:
-    """By a message (ICMP) about a packet of the other one's: conntrack takes it for a part of that connection."""
+    """An ICMP error that quotes a packet of the other session: conntrack would assign it to that connection."""
     there.must("shell", "heard", "-d")
     code = f"""
 raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
@@ -176,12 +177,12 @@ for port in range(1024, 65536):
     said = struct.pack("!BBHI", 3, 3, 0, 0) + about + b"secret"
     send(packet("10.77.0.2", "10.77.1.2", 1, said[:2] + struct.pack("!H", total(said)) + said[4:]))"""
     packets(there, branch, code)
-    assert tried(there, "heard", PUBLIC, udp=True) == REACHED  # what was sent before has come, if it comes
+    assert tried(there, "heard", PUBLIC, udp=True) == REACHED  # earlier packets would have arrived by now
     assert inside(there, "heard", "cat /tmp/heard 2>/dev/null; true") == ""
 
 
 def test_fragments_of_two_sessions_are_not_combined(there: HomeThere, branch: str) -> None:
-    """Both have the same address, and choose the numbers of their packets themselves."""
+    """Both sessions have the same address and choose the ids of their packets themselves."""
     there.must("shell", "narrow", "-d", "--allow-net", "203.0.113.77")
     second = """
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -197,8 +198,8 @@ except TimeoutError:
 
 
 @pytest.mark.soak(part="faults")
-def test_ends_of_connections_reach_pasta(there: HomeThere, branch: str) -> None:
-    """Or pasta would have connections that are not counted as the session's any more."""
+def test_pasta_sees_the_end_of_every_connection(there: HomeThere, branch: str) -> None:
+    """Otherwise pasta would keep connections that are no longer counted for the session."""
 
     def open_files() -> int:
         return len(os.listdir(f"/proc/{pasta_of(there)}/fd"))
@@ -230,7 +231,6 @@ except TimeoutError:
 
 
 def test_half_open_connections_are_tracked_as_long_as_pasta_keeps_them(there: HomeThere, branch: str) -> None:
-    """For as long as pasta keeps it."""
     assert tried(there, branch, PUBLIC) == REACHED
     for state in ("close_wait", "fin_wait", "unacknowledged", "max_retrans"):
         held = netns.open_held_by(pasta_of(there))
@@ -275,7 +275,7 @@ def is_reset(home: HomeThere, branch: str) -> bool:
     return inside(home, branch, "cat /tmp/ended /tmp/woken 2>/dev/null; true") == "ConnectionResetError" * 2
 
 
-def test_connections_go_on_in_the_original_and_are_reset_in_copies(there: HomeThere, branch: str) -> None:
+def test_connections_continue_in_the_original_and_are_reset_in_copies(there: HomeThere, branch: str) -> None:
     inside(there, branch, TALK)
     taken = there.must("checkpoint", "-b", branch, "talking", "--json").json()
     assert taken["tier"] == "live"
@@ -286,7 +286,9 @@ def test_connections_go_on_in_the_original_and_are_reset_in_copies(there: HomeTh
         assert tried(there, copy, PUBLIC) == REACHED
         assert tried(there, copy, NAME) == REACHED
     before = int(inside(there, branch, "cat /tmp/number"))
-    wait_until(lambda: int(inside(there, branch, "cat /tmp/number") or 0) > before, "the original talks on")
+    wait_until(
+        lambda: int(inside(there, branch, "cat /tmp/number") or 0) > before, "the original's connection continues"
+    )
     assert inside(there, branch, "ls /tmp/ended /tmp/woken 2>/dev/null | wc -l") == "0\n"
     there.must("restore", "talking", "-b", branch)
     wait_until(lambda: is_reset(there, branch), "both programs see a reset")
@@ -321,21 +323,21 @@ def test_the_network_works_after_the_daemon_or_pasta_was_killed(there: HomeThere
     assert pasta_of(there) == pasta
     assert inside(there, branch, "cat /tmp/ended /tmp/woken 2>/dev/null; true") == ""
     os.kill(pasta, signal.SIGKILL)
-    wait_until(lambda: is_reset(there, branch), "the programs see that their connections are gone")
+    wait_until(lambda: is_reset(there, branch), "the programs see a reset")
     assert tried(there, branch, PUBLIC) == REACHED
     assert pasta_of(there) != pasta
     there.must("shell", "late", "-d")
     assert tried(there, "late", NAME) == REACHED
 
 
-def test_allow_net_limits_what_is_reached(there: HomeThere) -> None:
+def test_allow_net_limits_the_reachable_addresses(there: HomeThere) -> None:
     there.must("shell", "n", "-d", "--allow-net", f"{NAME},{PRIVATE}")
     assert tried(there, "n", PUBLIC) == REACHED
     assert tried(there, "n", NAME) == REACHED
     assert tried(there, "n", PRIVATE) == REACHED
     assert tried(there, "n", "203.0.113.1") == "OSError at once\n"
     assert tried(there, "n", "203.0.113.1", udp=True) == "OSError at once\n"
-    # A name opens nothing that is not public: who has the name chooses what it stands for.
+    # A name allows only public addresses, as the owner of the name chooses its address.
     there.must("shell", "name", "-d", "--allow-net", f"{NAME},{NAME_OF_PRIVATE}")
     assert tried(there, "name", NAME) == REACHED
     assert tried(there, "name", PRIVATE) == "OSError at once\n"
@@ -350,7 +352,7 @@ def test_allow_net_limits_what_is_reached(there: HomeThere) -> None:
     assert (done.code, "only a private network can be narrowed" in done.stderr) == (2, True)
 
 
-def test_none_is_loopback_and_refuses_at_once(there: HomeThere) -> None:
+def test_with_net_none_connections_are_refused_at_once(there: HomeThere) -> None:
     there.must("shell", "none", "-d", "--net", "none")
     assert tried(there, "none", PUBLIC) == "OSError at once\n"
     assert tried(there, "none", NAME) == "gaierror at once\n"
@@ -370,7 +372,7 @@ def test_pasta_ends_with_the_home(outside: Outside) -> None:
 
 @pytest.mark.soak(part="walls")
 def test_names_are_resolved_where_the_host_uses_a_local_resolver(tmp_path: Path) -> None:
-    """As with systemd-resolved, which listens on an address of the machine's loopback."""
+    """For example systemd-resolved, which listens on a loopback address of the host."""
     with open_outside(tmp_path, "127.0.0.53") as outside, open_home("way-out") as home:
         relay = (
             "import socket; s = socket.socket(2, 2); s.bind(('127.0.0.53', 53)); print(flush=True)\n"
@@ -401,4 +403,4 @@ def test_without_a_route_connections_are_refused_at_once_and_doctor_reports_it(t
         there.must("shell", "c", "-d")
         assert tried(there, "c", PUBLIC) == REACHED
         assert "nothing outside" not in there.must("show", "c").stdout
-        assert "nothing outside" in there.must("show", "b").stdout  # which has none until it is started again
+        assert "nothing outside" in there.must("show", "b").stdout  # a session keeps its network set-up

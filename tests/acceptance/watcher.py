@@ -1,6 +1,6 @@
-"""A program for the inside of a session: it watches the paths that are its arguments, except for the first, and writes
-the path of each that something happens to into the file that is its first argument, one a line. The paths are those
-by which it found the files, whatever has become of their names.
+"""A program that runs inside a session: `watcher.py LOG PATH...` watches the paths with inotify.
+
+It writes the path of each file that changes to LOG, a line each: the path that was given, even after a rename.
 """
 
 import ctypes
@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 
-OF_INTEREST = 0x02 | 0x04 | 0x100  # changed, its attributes changed, something made in it
+OF_INTEREST = 0x02 | 0x04 | 0x100  # IN_MODIFY, IN_ATTRIB, IN_CREATE
 
 libc = ctypes.CDLL(None, use_errno=True)
 inotify = libc.inotify_init1(0)

@@ -1,9 +1,9 @@
-"""A program for the inside of a session: it holds on to one thing of each kind that processes have and share, and
-says, when it is asked, of each whether it is still what it was.
+"""A program that runs inside a session: it holds one object of each kind that processes have and share, and reports
+on request whether each object is unchanged.
 
-Each kind is a class: it is made while the program starts, `look` raises if anything about it has changed. After a
-restore it is looked at once. Started with a folder as argument; asked through the FIFO `ask` in it, it answers, in
-JSON, through `answer`. Only the standard library: it runs on the session's own Python.
+Each kind is a class. Its object is made at the start of the program; `look` raises if the object has changed, and is
+called once after a restore. The argument is a folder: a request comes through the FIFO `ask` in it, and the answer, in
+JSON, goes to the FIFO `answer`. Only the standard library is used, as the session's own Python runs the program.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ BIG = bytes(range(256)) * 200
 
 
 class TcpConnection:
-    """Between two processes, with bytes on their way in both directions."""
+    """A connection between two processes, with unread bytes in both directions."""
 
     def __init__(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -43,7 +43,7 @@ class TcpConnection:
             self.ours.close()
             self.ours = None
             with contextlib.suppress(ConnectionResetError):
-                while theirs.recv(8) == b"question":  # the first is there before the capture, the second is waited for
+                while theirs.recv(8) == b"question":  # the first was sent before the capture
                     theirs.sendall(b"answer!!")
             os._exit(0)
         theirs.close()
@@ -57,7 +57,7 @@ class TcpConnection:
 
 
 class TcpListener:
-    """Of either family, each with somebody who has connected and was not accepted yet; a thread answers who comes."""
+    """Listeners for IPv4 and IPv6; a thread answers the connections of the IPv4 listener."""
 
     def __init__(self) -> None:
         self.six = socket.create_server(("::1", 0), family=socket.AF_INET6)
@@ -88,7 +88,7 @@ class UdpSockets:
 
 
 class UnixSockets:
-    """Pairs of each kind with bytes on their way; one that listens at a path, one at an abstract name."""
+    """Socket pairs of each type with unread bytes; listeners at a path and at an abstract name."""
 
     def __init__(self, folder: str) -> None:
         self.kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
@@ -116,7 +116,7 @@ class UnixSockets:
 
 
 class Pipes:
-    """One full, one in packets, a FIFO with bytes in it, and a program on pipes of its own."""
+    """A full pipe, a pipe of another size, a FIFO with unread bytes, and a program connected by pipes."""
 
     def __init__(self, folder: str) -> None:
         self.full = os.pipe2(os.O_NONBLOCK)
@@ -147,7 +147,7 @@ class Pipes:
 
 
 class Descriptors:
-    """eventfd, timerfd, epoll, signalfd, and flags of all kinds."""
+    """An eventfd, an epoll set, and a file with two descriptors and different flags."""
 
     def __init__(self, folder: str) -> None:
         self.event = os.eventfd(7)
@@ -166,11 +166,11 @@ class Descriptors:
         must(self.epoll.poll(5), [(self.readable, select.EPOLLIN)])
         must((os.get_inheritable(self.append), os.get_inheritable(self.twice)), (False, True))
         os.write(self.twice, b"after")
-        must(os.lseek(self.append, 0, os.SEEK_CUR), 12)  # dup: they have one place
+        must(os.lseek(self.append, 0, os.SEEK_CUR), 12)  # dup: both descriptors share the position
 
 
 class Files:
-    """Removed ones: written, mapped, one with another name left, a folder; one that was renamed; locks."""
+    """Open files that were removed (one mapped, one with another name left) or renamed, a removed folder, and locks."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -210,7 +210,7 @@ class Files:
 
 
 class Signals:
-    """One that is blocked and pending, a handler, what is ignored, and a timer."""
+    """A blocked pending signal, signal handlers, an ignored signal and a timer."""
 
     def __init__(self) -> None:
         self.caught = []
@@ -230,7 +230,7 @@ class Signals:
 
 
 class Processes:
-    """A child that nobody has waited for, one that is stopped, priorities, limits, a name, and threads at work."""
+    """An ended child that was not waited for, a stopped child, a priority, limits, a name, and running threads."""
 
     def __init__(self) -> None:
         self.ended = subprocess.Popen(["sh", "-c", "exit 7"])
@@ -263,7 +263,7 @@ class Processes:
 
 
 class Terminal:
-    """A terminal of its own, with a program on it that leads its session."""
+    """A pseudo-terminal with a program that leads its terminal session."""
 
     def __init__(self) -> None:
         self.pid, self.master = pty.fork()
@@ -279,7 +279,7 @@ class Terminal:
 
 
 class Clock:
-    """The monotonic clock never goes back: not for a look at it twice a millisecond, in a thread."""
+    """A thread that checks twice a millisecond that the monotonic clock never goes back."""
 
     def __init__(self) -> None:
         self.last, self.back = time.monotonic(), []
@@ -298,7 +298,7 @@ class Clock:
 
 
 def make_all(folder: str) -> list[Any]:
-    """Threads come last: they are to have the signals blocked, and the others fork."""
+    """Make one object of each class; classes with threads come last, as the others fork and block signals."""
     made = [kind() for kind in (Signals, Terminal, SharedMemory, Multiprocessing, TcpConnection, SystemV)]
     made += [kind(folder) for kind in (UnixSockets, Pipes, Descriptors, Files)]
     return made + [kind() for kind in (TcpListener, UdpSockets, Processes, Clock)]
@@ -309,7 +309,7 @@ def verdict(one: Any) -> str:
         one.look()
     except BaseException:
         return traceback.format_exc()
-    return "as it was"
+    return "unchanged"
 
 
 def main(folder: str) -> None:

@@ -1,4 +1,4 @@
-"""Memory that processes share, for the witness (witness.py)."""
+"""Memory that processes share: classes for witness.py."""
 
 import ctypes
 import fcntl
@@ -17,7 +17,7 @@ def must(value: object, *expected: object) -> None:
 
 
 class Helper:
-    """Another process that answers questions with what `serve` makes of them, over a pair of Unix sockets."""
+    """A child process that answers each question with `serve(question)`, over a pair of Unix sockets."""
 
     def __init__(self, serve: Callable[[bytes], bytes]) -> None:
         self.ours, theirs = socket.socketpair()
@@ -34,7 +34,7 @@ class Helper:
 
 
 class SharedMemory:
-    """Between two processes: anonymous, in /dev/shm, there and removed, a memfd, and of System V."""
+    """Memory shared with a child: anonymous, in /dev/shm (also a removed file), a memfd, and a System V segment."""
 
     def __init__(self) -> None:
         name = f"/dev/shm/witness-{os.getpid()}"
@@ -77,7 +77,7 @@ class SharedMemory:
 
 
 class SystemV:
-    """A semaphore with a value, a queue with a message."""
+    """A System V semaphore with a value, and a message queue with a message."""
 
     def __init__(self) -> None:
         self.semaphore = LIBC.semget(0x4712, 1, 0o1600)
@@ -93,7 +93,7 @@ class SystemV:
 
 
 class Multiprocessing:
-    """Named semaphores of the C library, which are files in /dev/shm that were removed."""
+    """A lock and queues of multiprocessing, which use removed files in /dev/shm as semaphores."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("fork")

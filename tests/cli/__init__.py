@@ -1,1 +1,1 @@
-"""The command line as a subprocess and on ptys."""
+"""Tests of the commands, run as subprocesses and on pseudo-terminals."""

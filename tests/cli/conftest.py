@@ -1,4 +1,4 @@
-"""Sessions for tests, and commands on a terminal."""
+"""Fixtures: a live session, and a command on a terminal."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,16 +15,16 @@ Spawn = Callable[..., "pexpect.spawn[bytes]"]
 
 @pytest.fixture
 def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A running session for one test."""
+    """The branch of a live session for one test."""
     name = f"b{abs(hash(request.node.nodeid)) % 10**8}"
     home.must("shell", name, "-d")
     yield name
-    home.cli("stop", name, "--discard")  # fine if the test has ended it
+    home.cli("stop", name, "--discard")  # fails if the test has ended the session
 
 
 @pytest.fixture
 def on_terminal(home: Home) -> Iterator[Spawn]:
-    """`on_terminal("attach", "b")`: the command on a terminal of 30 x 100."""
+    """Return a function that runs a command of Waypoint on a new terminal of 30 rows and 100 columns."""
     spawned: list[pexpect.spawn[bytes]] = []
 
     def spawn(*args: str, env: dict[str, str] | None = None) -> "pexpect.spawn[bytes]":

@@ -1,5 +1,5 @@
-"""Errors about the machine: a program, disk, mount or version. Each test takes the thing away for real, restores it as
-the message advises, and checks that nothing is lost.
+"""Errors about the machine: a missing program, a full or failed disk, another version. Each test really breaks the
+machine, repairs it as the message advises, and checks that nothing is lost.
 """
 
 import fcntl
@@ -83,7 +83,7 @@ def test_setup_warns_about_a_home_without_btrfs_until_btrfs_progs_is_installed(
     said = unmade.must("setup").stderr
     assert "every checkpoint copies the changed files" in said
     assert remedy in remedies(unmade)
-    unmade.must("daemon", "stop")  # its mount namespace is a copy
+    unmade.must("daemon", "stop")  # the program is still hidden in the daemon's copy of the mounts
     show(mkfs)
     assert remedy not in remedies(unmade)
     assert unmade.must("daemon", "status", "--json").json()["pool"] == "copy"
@@ -222,7 +222,7 @@ Version = Callable[..., Completed]
 
 @pytest.fixture
 def other_version(tmp_path: Path) -> Callable[[Changes], Version]:
-    """`other_version({file: {words: other words}})`: the command of a Waypoint with these words replaced."""
+    """Return a function that copies Waypoint, replaces the given words in its files, and returns the copy's command."""
 
     def make(changes: Changes) -> Version:
         for name in ("waypoint", "shellwrap", "criu_profiles"):
@@ -309,7 +309,7 @@ def from_copy(copied: Path, home: Home, *words: str) -> Completed:
         (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", "was killed by signal 9"),
     ],
 )
-def test_a_setup_that_breaks_off_is_run_again(copied: Path, home: Home, broken: str, said: str) -> None:
+def test_a_failed_setup_can_be_run_again(copied: Path, home: Home, broken: str, said: str) -> None:
     program = copied / "waypoint/setup/work.py"
     whole = program.read_text()
     program.write_text(f"{broken}\n{whole}")

@@ -59,7 +59,7 @@ def shell_on(home: Home, shell: str, tmp_path: Path, *, is_installed: bool = Tru
 
 
 def completed(terminal: "pexpect.spawn[str]", line: str) -> str:
-    """What the shell shows after `line`, TAB and `_`. The line is not executed."""
+    """Type `line`, TAB and `_`; return what the shell shows. The line is not executed."""
     terminal.send(f"{line}\t_")
     terminal.expect_exact("_")
     seen = re.sub(".\x08", "", (terminal.before or "").replace("\x07", "")) + "_"  # zsh moves back over a space
@@ -79,7 +79,7 @@ LINES = [
     ("waypoint restore noted -b re", "waypoint restore noted -b rested _"),
     ("waypoint restore noted --branch=re", "waypoint restore noted --branch=rested _"),
     ("waypoint attach l", "waypoint attach lively _"),
-    ("waypoint attach res", "waypoint attach res_"),  # it is not live
+    ("waypoint attach res", "waypoint attach res_"),  # `rested` is not live
     ("waypoint exec -- cat some-f", "waypoint exec -- cat some-file _"),
     ("waypoint exec -- basena", "waypoint exec -- basename _"),
     ("waypoint setup --user roo", "waypoint setup --user root _"),

@@ -25,7 +25,7 @@ def quiet() -> Iterator[Home]:
     """A home with a stopped daemon, so that the log does not change."""
     with open_home("logs") as home:
         home.must("daemon", "stop")
-        wait_until(lambda: "] ends: stopped\n" in log_of(home).read_text(), "the supervisor ends, too")
+        wait_until(lambda: "] ends: stopped\n" in log_of(home).read_text(), "the supervisor has ended")
         yield home
 
 
@@ -53,7 +53,7 @@ def next_line(process: "subprocess.Popen[bytes]", text: str) -> bytes:
     """Wait for the next line that contains `text`."""
     assert process.stdout is not None
     while text.encode() not in (line := process.stdout.readline()):
-        assert line, "it has ended"
+        assert line, "the command has ended"
     return line
 
 
@@ -80,12 +80,12 @@ def test_the_log_is_bounded_while_the_daemon_runs() -> None:
         home.must("daemon", "stop")
         assert Path(f"{log_of(home)}.1").stat().st_size == FULL_BYTES
         written = log_of(home).read_text()
-        assert "] stopping\n" in written  # written by the daemon, which started the file
-        wait_until(lambda: "] ends: stopped\n" in log_of(home).read_text(), "the supervisor goes on in that file")
+        assert "] stopping\n" in written  # the daemon has begun the new file
+        wait_until(lambda: "] ends: stopped\n" in log_of(home).read_text(), "the supervisor writes to that file too")
         assert len(list(home.path.glob("daemon.log*"))) == 2
 
 
-def test_the_log_is_for_root_alone_and_has_no_secrets() -> None:
+def test_only_root_can_read_the_log_and_it_has_no_secrets() -> None:
     with open_home("private") as home:
         home.must("daemon", "stop")
         log_of(home).chmod(0o644)

@@ -1,4 +1,4 @@
-"""The drawing of `log --graph`, against what git draws for the same history."""
+"""The graph of `log --graph` looks as git draws the same history."""
 
 import subprocess
 from pathlib import Path
@@ -52,7 +52,7 @@ DRAWINGS = {
 * a""",
     ),
     "a tip that is another's parent": ({"c": "b", "b": "", "z": ""}, "* c\n* b\n\n* z"),
-    "two that have nothing to do with each other, beside a line": (
+    "two unrelated histories beside a line": (
         {"e": "a", "d": "c", "c": "", "b": "", "a": ""},
         r"""
 * e
@@ -82,7 +82,7 @@ DRAWINGS = {
 | * b
 * a""",
     ),
-    "an end in the middle": (
+    "a line ends in the middle": (
         {"f": "a", "e": "", "d": "b", "b": "a", "a": ""},
         r"""
 * f
@@ -93,7 +93,7 @@ DRAWINGS = {
 |/
 * a""",
     ),
-    "an end between lines": (
+    "a line ends between others": (
         {"f": "a", "e": "c", "d": "b", "c": "", "b": "a", "a": ""},
         r"""
 * f
@@ -129,14 +129,14 @@ def picture(parents: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_the_graph_looks_like_gits(name: str) -> None:
+def test_the_graph_is_drawn_as_expected(name: str) -> None:
     parents, expected = DRAWINGS[name]
     assert picture(parents) == expected.lstrip("\n")
 
 
 @st.composite
 def histories(pick: st.DrawFn) -> dict[str, str]:
-    """Up to ten captures with their parents, the newest first."""
+    """Return up to ten captures, the newest first, each with its parent."""
     made: list[tuple[str, str]] = []
     for number in range(pick(st.integers(1, 10))):
         parent = pick(st.sampled_from(["", *(name for name, _ in made)]))
@@ -150,12 +150,12 @@ def test_every_line_leads_from_a_capture_to_its_parent_and_nowhere_else(parents:
     assert [node for _, node in lines if node] == list(parents)
     for child, parent in parents.items():
         top = next(number for number, (_, node) in enumerate(lines) if node == child)
-        reached = arrivals(lines, top)  # where two lines cross, both are followed
+        reached = arrivals(lines, top)  # follows both lines where two lines cross
         assert parent in reached if parent else reached == set()
 
 
 def arrivals(lines: list[tuple[str, str | None]], top: int) -> set[str]:
-    """The nodes at the ends of all lines that lead down from the node in line `top`."""
+    """Return the nodes at the lower ends of all lines that start at the node in line `top`."""
     at = {lines[top][0].index("*")}
     reached: set[str] = set()
     for line, node in lines[top + 1 :]:
@@ -175,7 +175,7 @@ def arrivals(lines: list[tuple[str, str | None]], top: int) -> set[str]:
 @pytest.mark.requires("git")
 @pytest.mark.parametrize("name", sorted(set(DRAWINGS) - {"nothing", "two parents", "cut off below"}))
 def test_the_graph_matches_that_of_git(name: str, tmp_path: Path) -> None:
-    """git leaves more space after a node with two parents, and does not separate unrelated nodes."""
+    """Two differences are left out: git draws two parents wider, and has no blank line between unrelated nodes."""
     parents, expected = DRAWINGS[name]
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t"]
 

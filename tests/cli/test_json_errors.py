@@ -89,7 +89,7 @@ def test_exec_json_names_the_exit_status_of_the_process(home: Home) -> None:
     assert (done.code, found["exit"], found["error"]["exit"], found["error"]["code"]) == (125, 125, 125, "unknown-name")
 
 
-def test_exec_json_always_says_whose_the_exit_status_is(home: Home) -> None:
+def test_exec_json_reports_wrong_usage_as_a_failure_of_waypoint(home: Home) -> None:
     for words in ("--timeout nonsense ls", "--nosuch", "--tty ls", "-b '' ls", ""):
         for before in ([], ["--home", str(home.path)]):
             done = home.cli(*before, "exec", "--json", *(word.strip("'") for word in words.split()))

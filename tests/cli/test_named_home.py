@@ -1,4 +1,4 @@
-"""Commands in messages name the home, if they would otherwise act on another home than the failed command."""
+"""Commands that a message advises contain `--home` if they would otherwise act on another home."""
 
 import ast
 import re
@@ -23,8 +23,9 @@ UNNAMED = re.compile(r"(?<![/\w-])waypoint (?!--home )[a-z]+[^:]")
 
 
 def texts_with_commands() -> set[str]:
-    """The texts of the program with a command of Waypoint in them, `{}` for inserted values. Without docstrings and the
-    help of verbs.
+    """Return all texts of the program that contain a command of Waypoint, with `{}` for inserted values.
+
+    Docstrings and the help of commands are left out.
     """
     found = set()
     for path in tree.python_files("waypoint"):
@@ -65,7 +66,7 @@ def test_text_that_is_not_a_command_is_unchanged() -> None:
         assert on_home(text, HOME, SYSTEM_HOME) == text
 
 
-# --- as it is printed
+# --- printed messages
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_printed_commands_name_the_given_home(named: Home, words: tuple[str, ...
 
 
 @pytest.mark.privileged
-def test_the_farewell_of_a_terminal_names_the_home(named: Home) -> None:
+def test_the_last_line_of_shell_names_the_home(named: Home) -> None:
     argv = named.argv("--home", str(named.path), "shell", "left")
     for leave, said in (
         ("\x1dd", "to come back: waypoint --home {} attach left]"),

@@ -1,6 +1,4 @@
-"""The commands in the next step of an error are executed as printed, in a situation that gives this error: they
-succeed, and nothing is lost.
-"""
+"""Each test provokes an error and runs the commands of its `next:` step as printed: they succeed, nothing is lost."""
 
 import contextlib
 import json
@@ -54,9 +52,14 @@ def nothing_lost(home: Home, *given_up: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`wrong`: the command that fails. `before`: commands that lead there. `fill`: values for words in capitals.
-    `gives_up`: names and branches that the advised command removes or replaces. `again`: `wrong` succeeds afterwards.
-    `inside`: the commands are typed inside the session on `main`.
+    """A command that fails, and how its advised commands are tested.
+
+    wrong: the command that fails
+    before: commands that are run first
+    fill: values for the words in capitals in the advised commands
+    gives_up: names and branches that the advised commands remove or replace
+    again: `wrong` succeeds after the advised commands
+    inside: the commands are run inside the session on `main`
     """
 
     wrong: str

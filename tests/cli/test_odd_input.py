@@ -36,7 +36,7 @@ def test_a_path_that_cannot_be_a_home_is_refused(path: str) -> None:
     home = Home(Path(path))
     refused(home.cli("setup"), 2, path)
     for words in (["ps"], ["doctor"], ["daemon", "run"], ["setup", "--check"]):
-        refused(home.cli(*words), 2 if path == "/proc/1/root" else 3, path)  # this link cannot be followed
+        refused(home.cli(*words), 2 if path == "/proc/1/root" else 3, path)  # the kernel forbids to follow this link
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_an_invalid_user_is_refused(home: Home, place: Path) -> None:
 def test_a_link_that_cannot_be_followed_is_refused(home: Home, path: str) -> None:
     try:
         os.path.realpath(path)
-        code = 0  # here the link can be followed
+        code = 0  # on this machine the link can be followed
     except OSError:
         code = 2
     for words in (["--bind", f"{path}:/mnt/x"], ["--base", path]):
@@ -163,13 +163,13 @@ def test_a_broken_criu_in_waypoint_criu_is_reported_with_a_next_step(home: Home,
             "set WAYPOINT_CRIU to a CRIU that works here, or unset it; then `waypoint daemon"
         )
     finally:
-        home.must("daemon", "stop")  # the next daemon has the old variable
+        home.must("daemon", "stop")  # the next daemon starts without the broken CRIU
     home.must("setup")
 
 
 @pytest.mark.soak(part="disks")
 @pytest.mark.requires("criu", "btrfs")
-def test_doctor_has_a_table_also_if_the_pool_cannot_be_opened(place: Path) -> None:
+def test_doctor_prints_its_table_even_if_the_pool_cannot_be_opened(place: Path) -> None:
     with open_home("poolless") as home:
         home.must("daemon", "stop")
         image = home.path / "pool.img"
@@ -186,5 +186,5 @@ def test_doctor_has_a_table_also_if_the_pool_cannot_be_opened(place: Path) -> No
         finally:
             home.cli("daemon", "stop")
             shutil.move(kept, image)
-        # A daemon that cannot open its home answers with the reason for one second.
+        # A daemon that cannot open its home answers with the reason for one second, then it ends.
         wait_until(lambda: home.cli("doctor").stdout.splitlines()[1].split()[0] != "the", "the pool is opened")

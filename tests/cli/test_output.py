@@ -1,4 +1,4 @@
-"""JSON output, and the removal of control characters from messages."""
+"""JSON output, and control characters in messages, which are replaced."""
 
 import json
 import logging
@@ -45,7 +45,7 @@ def test_json_is_one_line_in_a_pipe_and_indented_on_a_terminal(printed: str, req
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_json_value_of_a_series_is_always_one_line(
+def test_each_json_value_of_a_stream_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, is_terminal: bool
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: is_terminal)

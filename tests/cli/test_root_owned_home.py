@@ -1,5 +1,5 @@
-"""`setup` and the daemon refuse a home that another user than root could replace or write to: its config.json could
-make that user root.
+"""`setup` and the daemon refuse a home that a user other than root could replace or write to, as that user could become
+root through its config.json.
 """
 
 import json
@@ -70,19 +70,19 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
     "the home is theirs": lambda place: give(place / "above/home"),
     "a folder above is theirs": lambda place: give(place / "above"),
     "they may write to the home": lambda place: (place / "above/home").chmod(0o775),
-    "the sticky bit does not close the home": lambda place: (place / "above/home").chmod(0o1777),
+    "all may write to the home, which is sticky": lambda place: (place / "above/home").chmod(0o1777),
     "a group may write to a folder above": lambda place: (place / "above").chmod(0o775),
     "a sticky folder above is theirs": sticky_of_theirs,
-    "something in the home is theirs": file_of_theirs,
-    "a link to it is theirs": lambda place: give(move_behind_link(place, "true", "../true")),
+    "a file in the home is theirs": file_of_theirs,
+    "a link to the home is theirs": lambda place: give(move_behind_link(place, "true", "../true")),
     "root's link leads through a folder of theirs": link_through_theirs,
 }
 OWN: dict[str, Callable[[Path], object]] = {
-    "all is root's": lambda _: None,
+    "everything is root's": lambda _: None,
     "a folder above is sticky, as /tmp is": lambda place: (place / "above").chmod(0o1777),
     "root's relative link": lambda place: move_behind_link(place, "true", "../true"),
     "root's absolute link": lambda place: move_behind_link(place, "true", f"{place}/true"),
-    "nothing is there": lambda place: (place / "above/home").rmdir(),
+    "the home does not exist": lambda place: (place / "above/home").rmdir(),
 }
 
 
@@ -134,7 +134,7 @@ def test_setup_refuses_a_directory_of_a_user(bare: Home) -> None:
 
 
 @pytest.mark.soak(part="setup")
-def test_setup_closes_roots_directory_to_others(bare: Home) -> None:
+def test_setup_removes_the_access_of_others_to_a_directory_of_root(bare: Home) -> None:
     bare.path.mkdir(mode=0o755)
     assert f"closed {bare.path} to others" in bare.must("setup").stderr
     assert stat.S_IMODE(bare.path.stat().st_mode) == 0o700
@@ -142,9 +142,11 @@ def test_setup_closes_roots_directory_to_others(bare: Home) -> None:
 
 @pytest.mark.soak(part="setup")
 def test_no_daemon_starts_on_files_that_a_user_has_placed(bare: Home, place: Path) -> None:
-    """Follows the next step of each message."""
+    """The commands in the next step of each message are executed."""
     bare.must("setup")
-    with ending(lock_holder.signed_by(str(bare.runtime / "supervisor.lock"))):  # it writes to the log at its end
+    with ending(
+        lock_holder.signed_by(str(bare.runtime / "supervisor.lock"))
+    ):  # the supervisor writes to the log when it ends
         bare.must("daemon", "stop")
     log = (bare.path / "daemon.log").read_bytes()
     for words in (["setup"], ["setup", "--check"], ["ps"], ["doctor"]):
@@ -188,4 +190,4 @@ def test_each_daemon_checks_the_owner_again(place: Path) -> None:
         with ending(supervisor):
             os.kill(daemon, signal.SIGKILL)
         assert isinstance(home, KeptHome)
-        wait_until(lambda: "others may write to" in home.log(), "the daemon says why")
+        wait_until(lambda: "others may write to" in home.log(), "the log has the reason")

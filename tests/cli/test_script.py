@@ -1,4 +1,4 @@
-"""The installed script, in the layouts of installers."""
+"""The installed script `waypoint`, in the directory layouts that installers make."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def install(prefix: Path, packages: str) -> Path:
-    """Install below `prefix` as pip does, with links instead of copies. Returns the script's path."""
+    """Install below `prefix` as pip does, but with links instead of copies; return the script's path."""
     (prefix / "bin").mkdir(parents=True)
     script = Path(shutil.copy(ROOT / "waypoint/cli/script/waypoint", prefix / "bin/waypoint"))
     for name in ("python3", VERSION):

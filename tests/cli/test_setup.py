@@ -30,7 +30,7 @@ pytestmark = pytest.mark.privileged
 
 @pytest.fixture
 def bare() -> Iterator[Home]:
-    """A home that does not exist yet. It is removed at the end."""
+    """A home that is not set up yet; at the end it is removed."""
     with tempfile.TemporaryDirectory(prefix=f"setup-{os.getpid()}-", dir=make_temp_root()) as folder:
         home = Home(Path(folder) / "h")
         OPEN.add(home)
@@ -106,11 +106,11 @@ def test_remove_ends_sessions_and_leaves_nothing(bare: Home) -> None:
     process = os.pidfd_open(bare.must("ps", "--json").json()[0]["pid"])
     done = bare.must("setup", "--remove", "--yes")
     assert "ended 1 session" in done.stderr
-    assert select.select([process], [], [], 0)[0]  # it has ended
+    assert select.select([process], [], [], 0)[0]  # the session's pid 1 has ended
     os.close(process)
     assert not bare.path.exists()
     assert not bare.runtime.exists()
-    bare.must("setup", "--remove", "--yes")  # and once more
+    bare.must("setup", "--remove", "--yes")  # a second removal succeeds too
 
 
 def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None:
@@ -127,7 +127,7 @@ def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None
         terminal.sendline(answer)
         assert exit_status(terminal) == code
     assert not bare.path.exists()
-    bare.must("setup", "--remove")  # no home, no question
+    bare.must("setup", "--remove")  # without a home there is no question
 
 
 @pytest.mark.soak(part="setup")
@@ -149,7 +149,9 @@ def test_remove_ends_a_daemon_without_a_supervisor(bare: Home) -> None:
     assert pidfd.wait_ended(supervisor, 2)
     os.close(supervisor)
     with files.locked(str(path)):
-        ended = re.compile("supervisor has (died|ended)")  # "died": a zombie can be taken for the new one
+        ended = re.compile(
+            "supervisor has (died|ended)"
+        )  # "died" is logged if a zombie was taken for the new supervisor
         log = bare.path / "daemon.log"
         wait_until(lambda: len(ended.findall(log.read_text())) >= 6, "5 supervisors have not started")
     done = bare.must("setup", "--remove", "--yes", timeout_s=10)  # the daemon tries again 1.6 s later
@@ -162,7 +164,7 @@ def test_remove_ends_a_daemon_without_a_supervisor(bare: Home) -> None:
 def test_remove_ends_a_daemon_whose_runtime_folder_was_removed(bare: Home) -> None:
     bare.must("setup")
     shutil.rmtree(bare.runtime)
-    bare.must("setup", "--remove", "--yes", timeout_s=10)  # as above
+    bare.must("setup", "--remove", "--yes", timeout_s=10)
     assert not bare.path.exists()
 
 
@@ -190,7 +192,7 @@ def test_check_cannot_be_combined_with_remove(bare: Home) -> None:
     assert bare.cli("setup", "--check", "--remove").code == 2
 
 
-# --- who may use it
+# --- access of users
 
 
 @pytest.mark.requires("public-checkout")
@@ -277,13 +279,13 @@ def test_setup_works_from_a_checkout(bare: Home) -> None:
     assert config(bare)["home_id"] == bare.id
 
 
-# --- what lies outside of the home
+# --- files outside of the home: shell completion
 
 SCRIPTS = ("usr/local/share/bash-completion/completions/waypoint", "usr/local/share/zsh/site-functions/_waypoint")
 
 
 def written(root: Path) -> dict[str, tuple[str, int]]:
-    """The files below `root`, with content and time of modification."""
+    """Return the content and the modification time of each file below `root`."""
     files = (path for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(root)): (path.read_text(), path.stat().st_mtime_ns) for path in files}
 
@@ -321,7 +323,7 @@ def test_a_shared_completion_directory_stays(bare: Home) -> None:
     shutil.rmtree(bare.root)
 
 
-# --- systemd, with a directory of the test
+# --- systemd units, written below a directory of the test
 
 
 def unit_of(home: Home) -> Path:
@@ -359,19 +361,19 @@ def test_systemd_understands_the_unit(bare: Home) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     unit_of(bare).write_text(unit_of(bare).read_text().replace("KillMode=process", "KillMode=nosuch"))
     done = subprocess.run(verify, capture_output=True, text=True, check=False)
-    assert "kill mode" in done.stderr  # control
+    assert "kill mode" in done.stderr  # systemd-analyze does find a wrong unit
 
 
 @pytest.mark.soak(part="setup")
 def test_the_unit_serves_the_home_until_it_is_stopped(bare: Home) -> None:
-    """SIGTERM to the main process only, like systemd with KillMode=process."""
+    """Only the main process gets SIGTERM, as from systemd with KillMode=process."""
     (bare.root / "run/systemd/system").mkdir(parents=True)
     bare.must("setup")
     bare.must("shell", "-d")
     bare.must("exec", "--", "here=1")
     command = next(line for line in unit_of(bare).read_text().splitlines() if line.startswith("ExecStart="))
     argv = shlex.split(command.removeprefix("ExecStart="))
-    for _ in range(2):  # a restart
+    for _ in range(2):  # the second time is a restart
         bare.must("daemon", "stop")
         with subprocess.Popen(argv, env={"PATH": "/usr/bin:/bin"}, stderr=subprocess.PIPE) as main:
             assert main.stderr is not None

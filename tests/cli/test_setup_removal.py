@@ -21,14 +21,14 @@ def test_an_interrupted_removal_has_removed_the_unit_first(bare: Home) -> None:
     (bare.path / "theirs").touch()
     done = bare.cli("setup", "--remove", "--yes")
     assert (done.code, "theirs" in done.stderr) == (4, True)
-    assert not unit_of(bare).exists()  # it would restart the daemon again and again
+    assert not unit_of(bare).exists()  # the unit would start the daemon again and again
     (bare.path / "theirs").unlink()
     bare.must("setup", "--remove", "--yes")
     assert not bare.path.exists()
 
 
 def test_a_home_that_others_could_replace_is_not_removed(bare: Home, tmp_path: Path) -> None:
-    """Root would remove whatever the other directory, or a link in it, contains."""
+    """Otherwise root would remove files behind a link that another user has put into that directory."""
     precious = tmp_path / "precious"
     (precious / "tree").mkdir(parents=True)
     theirs = bare.path.parent / "theirs"

@@ -1,4 +1,4 @@
-"""Errors of ordinary users who need root; the advised commands are executed."""
+"""Errors that tell ordinary users to use sudo; the advised commands are executed."""
 
 import os
 import pwd

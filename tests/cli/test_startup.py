@@ -1,4 +1,4 @@
-"""The modules that verbs import. They are counted, not timed, because a busy machine must not fail a test."""
+"""Commands import few modules, so that they start fast. Modules are counted, as a busy machine spoils times."""
 
 import re
 import subprocess
@@ -10,12 +10,12 @@ from tests.homes import Home
 pytestmark = pytest.mark.privileged
 
 SLOW = {"click", "re", "json", "socket", "argparse", "typing", "dataclasses", "enum", "functools", "subprocess", "site"}
-# About 25 belong to the interpreter; each further one costs some 0.2 ms.
+# The interpreter imports about 25; each further module costs about 0.2 ms.
 MOST_MODULES = 60
 
 
 def imported(home: Home, words: str, code: int) -> set[str]:
-    """The modules that the command imports."""
+    """Return the names of the modules that the command imports."""
     python, *rest = home.argv(*words.split())
     done = subprocess.run(
         [python, "-X", "importtime", *rest], env=home.env, stdin=subprocess.DEVNULL, capture_output=True, check=False
@@ -24,7 +24,7 @@ def imported(home: Home, words: str, code: int) -> set[str]:
     return set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr.decode(), re.MULTILINE))
 
 
-def test_verbs_of_the_fast_path_import_few_modules(home: Home) -> None:
+def test_frequent_commands_import_few_modules(home: Home) -> None:
     home.must("shell", "-d")
     home.must("checkpoint", "c", "--force")
     commands = {

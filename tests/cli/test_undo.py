@@ -1,4 +1,4 @@
-"""`waypoint undo` without a number: which operation it takes back, and its warnings."""
+"""`waypoint undo` without a number: the choice of the operation, and the warnings."""
 
 import contextlib
 import subprocess
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 @pytest.fixture
 def neighbour(home: Home, branch: str) -> Iterator[str]:
-    """A second running session."""
+    """The branch of a second live session."""
     name = f"{branch}-n"
     home.must("shell", name, "-d")
     yield name
@@ -25,7 +25,7 @@ def neighbour(home: Home, branch: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def logged_in(home: Home, *args: str) -> Iterator[None]:
-    """Run `waypoint ARGS` as the same user in another login, which lasts for the `with`."""
+    """Run `waypoint ARGS` as the same user in another login session, which ends at the end of the block."""
     script = '"$@" >/dev/null && echo done && read -r line'
     with subprocess.Popen(
         ["/bin/bash", "-c", script, "-", *home.argv(*args)],
@@ -49,7 +49,7 @@ def names(home: Home) -> set[str]:
 
 
 @pytest.mark.parametrize("way", ["option", "variable", "inside"])
-def test_undo_of_a_branch_never_takes_back_an_operation_of_another_branch(
+def test_undo_with_a_branch_never_reverses_an_operation_of_another_branch(
     home: Home, branch: str, neighbour: str, way: str
 ) -> None:
     mine, theirs = f"{branch}-mine", f"{branch}-theirs"
@@ -72,7 +72,9 @@ def test_operations_requested_from_a_branch_belong_to_the_branch(home: Home, bra
     assert {f"{branch}-c", f"{neighbour}-c"} <= names(home)
 
 
-def test_undo_without_a_branch_takes_back_the_callers_last_operation(home: Home, branch: str, neighbour: str) -> None:
+def test_undo_without_a_branch_reverses_the_last_operation_of_the_callers_login(
+    home: Home, branch: str, neighbour: str
+) -> None:
     mine, theirs = f"{branch}-mine", f"{branch}-theirs"
     home.must("checkpoint", mine, "-b", branch)
     home.must("exec", "-b", neighbour, "--", f"waypoint checkpoint {theirs}-1")
@@ -83,7 +85,7 @@ def test_undo_without_a_branch_takes_back_the_callers_last_operation(home: Home,
             neighbour,
             *(f"{theirs}-{number}" for number in (1, 2, 3)),
         }
-    home.must("undo")  # its login has ended
+    home.must("undo")  # the other login has ended, so its operation counts as the caller's
     assert f"{theirs}-3" not in names(home)
 
 
@@ -135,7 +137,7 @@ def test_a_number_cannot_be_combined_with_a_branch(home: Home) -> None:
     assert home.cli("undo", "1", "-b", "main").code == 2
 
 
-def test_undo_reports_first_that_processes_will_not_come_back(home: Home, branch: str) -> None:
+def test_undo_warns_if_it_cannot_restore_the_processes(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "mine=42")
     home.must("stop", branch)
     kept = home.must("show", branch, "--json").json()["capture"][:12]
@@ -155,13 +157,13 @@ def test_undo_of_a_start_keeps_the_session_with_its_processes(home: Home, branch
     assert home.must("show", ended[0], "--json").json()["tier"] == "live"
 
 
-def test_undo_prints_no_warning_if_everything_comes_back(home: Home, branch: str) -> None:
+def test_undo_prints_no_warning_if_it_restores_everything(home: Home, branch: str) -> None:
     home.must("stop", branch, "--checkpoint", f"{branch}-c")
     assert home.must("undo", "-b", branch).stderr == ""
 
 
 @pytest.mark.requires("strace")
-def test_if_one_of_several_cannot_be_kept_none_is_ended_and_the_next_step_ends_all(home: Home, branch: str) -> None:
+def test_undo_of_several_forks_ends_none_if_the_processes_of_one_cannot_be_kept(home: Home, branch: str) -> None:
     forks = [f"{branch}-f{number}" for number in (1, 2, 3)]
     home.must("fork", branch, *forks)
     number = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
@@ -187,5 +189,5 @@ def test_undo_of_a_start_tells_attached_clients_where_the_files_are_kept(home: H
     words = terminal.match[1].decode().replace("NEW", "t-again").split()
     home.must(*words, "-d")
     assert home.must("exec", "-b", "t-again", "--", "cat /srv/unstarted").stdout == "kept\n"
-    home.must("undo", str(last(home)["number"] - 1))  # works: the session comes back under its name
+    home.must("undo", str(last(home)["number"] - 1))  # starts the session again on its branch
     home.must("stop", "t-unstarted", "t-again", "--discard")

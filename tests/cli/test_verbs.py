@@ -1,4 +1,4 @@
-"""The table of verbs, its parser, and the help made from it, outside and inside a session."""
+"""The table of commands, its parser and its help texts, outside and inside a session."""
 
 import re
 from typing import Any
@@ -59,12 +59,12 @@ def not_default(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_none(failed: list[Any]) -> None:
-    """Fail with all wrong rows of a table."""
+    """Fail with all entries of `failed`, if there are any."""
     assert not failed, "\n".join(map(str, failed))
 
 
 def refusal(line: list[str]) -> str:
-    """The error for a command line; "" if it is accepted."""
+    """Return the error for a command line, or "" if it is accepted."""
     try:
         verb, words = find(line)
         parse(verb, words)
@@ -86,7 +86,7 @@ def test_every_spelling_of_every_option_is_accepted_and_sets_its_parameter_only(
     check_none(failed)
 
 
-def test_words_are_parsed_as_options_arguments_and_the_words_of_a_command() -> None:
+def test_a_command_line_is_split_into_options_arguments_and_a_command_to_run() -> None:
     rows: list[tuple[str, dict[str, Any]]] = [
         ("exec true", {"words": ["true"]}),
         ("exec -- --json", {"words": ["--json"]}),
@@ -181,7 +181,7 @@ def test_help_can_be_requested_among_other_words_even_wrong_ones() -> None:
 
 
 @pytest.mark.parametrize("examples", [1000, pytest.param(5000, marks=pytest.mark.soak(part="floods"))])
-def test_any_words_are_parsed_or_refused_and_the_same_inside_as_outside(examples: int) -> None:
+def test_random_words_are_parsed_alike_inside_and_outside_or_refused(examples: int) -> None:
     @settings(max_examples=examples)
     @given(st.data())
     def check(data: st.DataObject) -> None:

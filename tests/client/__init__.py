@@ -1,1 +1,1 @@
-"""The client with a scripted peer, and with the real daemon."""
+"""Tests of the client, with a scripted daemon and with the real daemon."""

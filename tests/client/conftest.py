@@ -1,4 +1,4 @@
-"""A home with its socket in a directory of the test, so that root is not needed."""
+"""A home whose control socket lies in a temporary directory, so that the tests need no root."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from waypoint.model import paths
 
 @pytest.fixture
 def socket(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of the control socket of `HOME`. It is short because a socket's path may have only 107 bytes."""
+    """The path of the control socket of `HOME`; short, as the path of a socket may have only 107 bytes."""
     monkeypatch.setattr(paths, "RUNTIME", str(tmp_path_factory.mktemp("r")))
     return Path(paths.socket_path(HOME))
 

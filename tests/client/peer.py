@@ -1,6 +1,6 @@
-"""A scripted daemon for docs/protocol.md, which can break off anywhere.
+"""A scripted daemon that speaks docs/protocol.md and can close the connection at any point.
 
-Each connection runs the next script, in a thread. Exceptions of a script are raised in the test at the end.
+A thread runs the next script for each connection. Exceptions of a script are raised in the test at the end.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class Talk:
         self._data = b""
 
     def request(self) -> tuple[str, dict[str, Any]]:
-        """`METHOD target` and the decoded body of the request."""
+        """Read a request; return `METHOD target` and the decoded body."""
         while b"\r\n\r\n" not in self._data:
             self._receive()
         head, _, self._data = self._data.partition(b"\r\n\r\n")
@@ -52,7 +52,7 @@ class Talk:
         self.sock.sendall(kind.encode() + len(data).to_bytes(4, "big") + data)
 
     def frame(self) -> tuple[str, bytes] | None:
-        """The next frame of the client; None when it has closed."""
+        """Read the next frame of the client; return None if the client has closed the connection."""
         while len(self._data) < 5 or len(self._data) < 5 + int.from_bytes(self._data[1:5], "big"):
             piece = self.sock.recv(65536)
             if not piece:
@@ -65,7 +65,7 @@ class Talk:
         return kind, payload
 
     def input(self) -> bytes:
-        """All input up to its end."""
+        """Read input frames up to the end of the input."""
         whole = b""
         while (frame := self.frame()) != ("i", b""):
             assert frame is not None, "the client closed before the end of its input"
@@ -84,7 +84,7 @@ Script = Callable[[Talk], None]
 
 @contextlib.contextmanager
 def listening(path: Path, *scripts: Script) -> Iterator[None]:
-    """Listen on `path`. The `with` ends when every script has run."""
+    """Listen on `path`; at the end, wait until every script has run."""
     waiting: queue.SimpleQueue[Script] = queue.SimpleQueue()
     for script in scripts:
         waiting.put(script)

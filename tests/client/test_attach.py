@@ -1,4 +1,4 @@
-"""Attached terminals, with a daemon that dies at chosen moments."""
+"""Clients with a terminal, and a scripted daemon that dies at chosen moments."""
 
 import select
 import threading
@@ -23,12 +23,12 @@ WINDOW = {"rows": 30, "cols": 100}
 
 @pytest.fixture(autouse=True)
 def no_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Suppress the notice on a busy machine; one test sets another time."""
+    """Show no notice on a busy machine; the test of the notice sets a shorter time."""
     monkeypatch.setattr(attach, "NOTICE_AFTER_S", PATIENCE_S)
 
 
 def outputs(stream: TerminalStream) -> Iterator[bytes]:
-    """The output in pieces, until the end."""
+    """Yield the output in pieces until the stream ends."""
     while True:
         stream.flush()
         due_s = stream.due_s()
@@ -96,7 +96,7 @@ def test_a_large_paste_is_sent_in_frames_that_the_protocol_allows(socket: Path) 
         everything(attachment)
 
 
-def test_after_a_cut_the_client_attaches_again_with_the_present_size(socket: Path) -> None:
+def test_after_a_cut_the_client_attaches_again_with_the_current_size(socket: Path) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -198,7 +198,7 @@ def test_the_client_gives_up_after_several_dead_daemons(socket: Path) -> None:
         everything(attachment)
 
 
-def test_repaint_attaches_again(socket: Path) -> None:
+def test_repaint_opens_a_new_attachment(socket: Path) -> None:
     def first(talk: Talk) -> None:
         talk.request()
         assert talk.frame() is None

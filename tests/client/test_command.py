@@ -1,4 +1,4 @@
-"""Running commands, with a daemon that dies at chosen moments."""
+"""The client side of exec and run, with a scripted daemon that dies at chosen moments."""
 
 import os
 import threading
@@ -33,7 +33,7 @@ def start(verb: str = "exec", **request: object) -> Command:
     return Command(HOME, "a/b", verb, {"text": "true", **request})
 
 
-def test_output_is_passed_on_and_the_end_returned(socket: Path, sinks: Sinks) -> None:
+def test_output_is_passed_on_and_the_result_returned(socket: Path, sinks: Sinks) -> None:
     def script(talk: Talk) -> None:
         target, asked = talk.request()
         assert len(bytes.fromhex(asked.pop("id"))) == 8
@@ -71,8 +71,8 @@ def test_an_error_after_the_upgrade_is_raised_after_the_output(socket: Path, sin
     assert sinks.output == b"some"
 
 
-def test_after_a_cut_an_exec_continues(socket: Path, sinks: Sinks) -> None:
-    """Also when the cut is in the middle of a frame."""
+def test_an_exec_continues_after_the_connection_was_cut(socket: Path, sinks: Sinks) -> None:
+    """Even if the connection was cut in the middle of a frame."""
 
     def dies(talk: Talk) -> None:
         talk.request()
@@ -97,7 +97,7 @@ def test_after_a_cut_an_exec_continues(socket: Path, sinks: Sinks) -> None:
     assert sinks.output == b"0123456789ab"
 
 
-def test_a_daemon_that_resets_the_connection_is_a_cut_too(socket: Path, sinks: Sinks) -> None:
+def test_a_connection_reset_is_handled_as_a_cut(socket: Path, sinks: Sinks) -> None:
     def dies(talk: Talk) -> None:
         assert talk.sock.recv(10)  # unread bytes turn the close into a reset
         talk.upgrade()
@@ -132,7 +132,7 @@ def test_an_exec_cut_before_its_start_is_known_is_repeated_with_its_id(socket: P
     assert asked == [asked[0]] * 3
 
 
-def test_a_cut_run_fails(socket: Path, sinks: Sinks) -> None:
+def test_a_run_fails_if_the_connection_is_cut(socket: Path, sinks: Sinks) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -180,7 +180,7 @@ def test_input_is_streamed_to_its_end(socket: Path, sinks: Sinks) -> None:
 
 
 def test_input_and_output_flow_at_the_same_time(socket: Path, sinks: Sinks, tmp_path: Path) -> None:
-    """More than all buffers hold, in both directions."""
+    """In both directions flows more than all buffers can hold."""
     content = os.urandom(8 << 20)
     (tmp_path / "input").write_bytes(content)
 
@@ -242,7 +242,7 @@ def test_a_signal_is_sent(socket: Path, sinks: Sinks) -> None:
 
 
 def test_the_wake_descriptor_lets_signal_handlers_run_without_output(socket: Path, sinks: Sinks) -> None:
-    """The handler runs just before the wait begins."""
+    """The signal arrives just before the wait begins."""
 
     def script(talk: Talk) -> None:
         talk.request()
@@ -259,7 +259,7 @@ def test_the_wake_descriptor_lets_signal_handlers_run_without_output(socket: Pat
         assert sinks.wait(command) == {"exit": 130}
 
 
-def test_the_client_gives_up_at_the_deadline(socket: Path, sinks: Sinks) -> None:
+def test_the_wait_ends_at_the_deadline(socket: Path, sinks: Sinks) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.upgrade()

@@ -1,4 +1,4 @@
-"""The SDK on the real daemon."""
+"""The SDK with the real daemon: sessions, exec and run."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def session(client: Client) -> Iterator[Session]:
         client.session("s").stop(discard=True)
 
 
-def test_a_session_is_started_once(client: Client, session: Session) -> None:
+def test_starting_a_live_branch_returns_its_session(client: Client, session: Session) -> None:
     assert session.facts.state == "live"
     assert client.start("s").facts.id == session.facts.id
     assert [one.branch for one in client.sessions()] == ["s"]
@@ -48,7 +48,7 @@ def test_exec_passes_input_to_the_command(session: Session) -> None:
     assert session.run("cat", stdin=b"").stdout == b""
 
 
-def test_a_timeout_is_a_result(session: Session) -> None:
+def test_a_timeout_is_returned_as_a_result(session: Session) -> None:
     result = session.exec("sleep 60", timeout_s=0.2)
     assert (result.exit, result.by, result.timed_out, result.ended) == (124, "waypoint", True, False)
     assert (result.said, result.signal) == ("the command was stopped after 0.2 s, by SIGINT", "INT")
@@ -78,7 +78,7 @@ def test_a_stopped_session_continues_from_its_files(client: Client, session: Ses
     assert client.start("s").run("cat", "/var/tmp/kept").stdout == b"kept\n"
 
 
-def test_errors_have_their_classes(client: Client, session: Session) -> None:
+def test_errors_raise_the_documented_exceptions(client: Client, session: Session) -> None:
     with pytest.raises(UnknownName) as raised:
         client.session("nosuch").refresh()
     assert raised.value.next_step
@@ -104,7 +104,7 @@ def test_logs_can_be_followed_until_the_session_ends(session: Session) -> None:
     reader = threading.Thread(target=follow)
     reader.start()
     session.exec("echo now$((1+1))")
-    wait_until(lambda: b"now2" in b"".join(found), "it has followed so far")
+    wait_until(lambda: b"now2" in b"".join(found), "the reader has got the output")
     session.stop(discard=True)
     reader.join(PATIENCE_S)
     assert not reader.is_alive()

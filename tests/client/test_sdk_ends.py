@@ -1,4 +1,4 @@
-"""The SDK on the real daemon: the end of a `with`, and jobs."""
+"""The SDK with the real daemon: sessions as context managers, and jobs."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def live(client: Client) -> list[str]:
 def test_with_stops_a_session_that_it_started_and_keeps_its_files(client: Client) -> None:
     with client.start("w1", cwd="/usr") as session:
         session.exec("echo kept > /var/tmp/kept")
-        with client.start("w1") as same, client.session("w1") as named:  # already running: neither has started it
+        with client.start("w1") as same, client.session("w1") as named:  # the session runs already, so neither stops it
             assert same.facts.id == named.facts.id == session.facts.id
         session.checkpoint("w1-point")
         session.restore("w1-point")  # a new session replaces it
@@ -32,7 +32,7 @@ def test_with_stops_a_session_that_it_started_and_keeps_its_files(client: Client
     assert live(client) == []
     with client.start("w1") as again:
         assert again.run("cat", "/var/tmp/kept").stdout == b"kept\n"
-        again.stop(discard=True)  # it has ended before the `with`
+        again.stop(discard=True)  # the session ends before the `with` does
     with client.start("w1") as mine:
         mine.stop()
         client.start("w1")  # a session of another caller
@@ -62,4 +62,4 @@ def test_waiting_for_a_job_ends_if_its_daemon_dies(client: Client) -> None:
     with pytest.raises(UnknownName, match="jobs end with their daemon"):
         client.jobs.wait(job.id)
     killer.join()
-    client.doctor()  # removes what a trial with a killed daemon has left
+    client.doctor()  # removes the files of the killed doctor

@@ -1,4 +1,4 @@
-"""Checkpoints, forks and history through the SDK, on the real daemon."""
+"""The SDK with the real daemon: checkpoints, forks and history."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 @pytest.fixture
 def session(client: Client) -> Iterator[Session]:
-    """The session of a branch `s`. All sessions and names are removed at the end."""
+    """A live session on the branch `s`. At the end, all sessions and names are removed."""
     yield client.start("s", env={"TERM": "dumb"}, cwd="/usr")
     for one in client.sessions():
         client.session(one.branch).stop()
@@ -58,7 +58,7 @@ def test_a_stop_may_make_a_checkpoint(client: Client, session: Session) -> None:
     assert client.history.show("c").tier == "live"
 
 
-def test_forks_are_sessions(client: Client, session: Session) -> None:
+def test_forks_are_independent_sessions(client: Client, session: Session) -> None:
     session.exec("mine=42")
     session.checkpoint("c")
     named = client.fork("c", "one", "two")
@@ -67,7 +67,7 @@ def test_forks_are_sessions(client: Client, session: Session) -> None:
     known = {one.branch: (one.id, one.pid) for one in client.sessions()}
     for fork in (*named, *counted):
         assert (fork.facts.state, (fork.facts.id, fork.facts.pid)) == ("live", known[fork.branch])
-        assert fork.facts.upper_bytes is None  # an answer to fork measures nothing
+        assert fork.facts.upper_bytes is None  # fork does not measure sizes
         fork.exec(f"mine=$mine-{fork.branch}")
     assert named[1].exec("echo $mine").output == b"42-two\n"
     with pytest.raises(StateConflict):

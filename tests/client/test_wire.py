@@ -1,4 +1,4 @@
-"""HTTP and frames, byte by byte."""
+"""HTTP requests and stream frames of the client, checked byte by byte."""
 
 import select
 import threading
@@ -17,7 +17,7 @@ ERROR = {"error": {"code": "conflict", "exit": 4, "tried": "start", "on": "branc
 
 
 def everything(channel: wire.Channel) -> list[tuple[str, bytes]]:
-    """All frames up to `x`; adjacent pieces of a stream are joined."""
+    """Read all frames up to the last (`x`); consecutive output frames are joined."""
     found: list[tuple[str, bytes]] = []
     while not found or found[-1][0] != "x":
         channel.fill()
@@ -96,7 +96,7 @@ def test_an_error_is_raised_as_its_class_with_its_four_parts(path: Path) -> None
     assert raised.value.to_json() == ERROR["error"]
 
 
-def test_an_answer_that_breaks_off_is_a_cut(path: Path) -> None:
+def test_an_incomplete_answer_is_a_cut(path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}")
@@ -171,7 +171,7 @@ def whole(frames: list[tuple[str, bytes]]) -> bytes:
 
 
 @pytest.mark.parametrize("piece", [1 << 22, 65536, 4099])
-def test_frames_of_all_kinds_and_sizes_arrive_whole_however_they_are_cut(path: Path, piece: int) -> None:
+def test_frames_arrive_whole_in_pieces_of_any_size(path: Path, piece: int) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         data = b"HTTP/1.1 101 X\r\n\r\n" + whole(FRAMES)  # head and first frames in one piece
@@ -224,7 +224,7 @@ def test_a_stream_that_ends_without_its_last_frame_is_a_cut(path: Path, sent: by
         stream(path)
 
 
-def test_frames_are_sent_as_the_socket_takes_them_and_arrive_whole(path: Path) -> None:
+def test_frames_larger_than_the_socket_buffer_arrive_whole(path: Path) -> None:
     received: list[tuple[str, bytes]] = []
     is_full = threading.Event()
     sent = [("i", bytes([number]) * 100_000) for number in range(20)]
@@ -250,7 +250,7 @@ def test_frames_are_sent_as_the_socket_takes_them_and_arrive_whole(path: Path) -
     assert received == sent
 
 
-def test_unsent_frames_are_known(path: Path) -> None:
+def test_unsent_frames_can_be_listed(path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.sock.recv(1)

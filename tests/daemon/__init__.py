@@ -1,1 +1,1 @@
-"""Tests of the daemon shell: HTTP, streams, supervision, on real sockets and processes."""
+"""Tests of the daemon's HTTP server, streams and supervision, with real sockets and processes."""

@@ -1,4 +1,4 @@
-"""A real server on a real socket, in a thread of the test's process, with a Service that lives in memory."""
+"""A real HTTP server on a real socket, in a thread of the test, with the fake service of memory_service.py."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from waypoint.daemon.http.server import Server
 
 
 class RunningServer:
-    """`service` may be looked at from the test's thread; change it only through `on_loop`."""
+    """A running server. The test's thread may read `service`, but changes it only through `on_loop`."""
 
     def __init__(self, path: str, limits: Limits, routes: Routes) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class RunningServer:
         self._loop.call_soon_threadsafe(call)
 
     def stop(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: a client has stopped it
+        with contextlib.suppress(RuntimeError):  # the loop is closed if a client has stopped the server
             self.on_loop(self.stopping.set)
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
@@ -61,7 +61,7 @@ class RunningServer:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
-    """Starts servers, with `routes` besides the usual ones; each other argument replaces one of the limits."""
+    """Return a function that starts a server; `routes` are added to the usual routes, other arguments set limits."""
     running: list[RunningServer] = []
 
     def start(routes: Routes = (), **limits: float) -> RunningServer:

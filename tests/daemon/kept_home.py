@@ -1,4 +1,4 @@
-"""A home with a real supervisor and a real daemon, whose Service lives in memory; both are ended with the test."""
+"""A home with a real supervisor and a real daemon that has the fake service of memory_service.py."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class KeptHome:
-    """One home. Processes are looked up when asked for, because they are replaced."""
+    """A home whose daemon and supervisor may be replaced, so that their pids are looked up at each call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,20 +29,20 @@ class KeptHome:
         self.runtime = Path(paths.runtime_folder(str(folder)))
 
     def spawn(self, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()) -> subprocess.Popen[str]:
-        """Start a supervisor, or find that there is one; the first process's stdout is what it reports."""
+        """Run the supervisor's program, which ends at once if a supervisor runs; it reports on stdout."""
         script = str(ROOT / "waypoint/daemon/supervisor.py")
         command = [sys.executable, "-I", "-S", script, str(self.folder), "--daemon", str(DAEMON), "--ready-fd", "1"]
         full = {**os.environ, **(env or {})}
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=full, pass_fds=pass_fds)
 
     def start(self, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()) -> str:
-        """The report, once the socket listens: `ready PID`."""
+        """Start a supervisor and wait until the socket listens; return the report `ready PID`."""
         with self.spawn(env, pass_fds) as started:
             assert started.stdout is not None
             return started.stdout.read().strip()
 
     def ask(self, method: str, target: str, body: object = None) -> Answer:
-        """As a client should: asked again if the daemon dies over it; the socket must be there all the time."""
+        """Send a request, again if the daemon dies before it answers. The socket must exist all the time."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -58,7 +58,7 @@ class KeptHome:
         return lock_holder.signed_by(str(self.runtime / "supervisor.lock"))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what gives no event, asking the daemon something between two looks."""
+        """Poll the condition, with a request to the daemon between two checks."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, "waited for too long"
@@ -70,18 +70,18 @@ class KeptHome:
 
 @contextlib.contextmanager
 def ending(*pids: int, deadline_s: float = PATIENCE_S) -> Iterator[None]:
-    """The body makes these processes end."""
+    """Check that the block ends these processes."""
     fds = [pidfd.open(pid) for pid in pids]
     try:
         yield
-        assert all([pidfd.wait_ended(fd, deadline_s) for fd in fds]), "a process goes on that should have ended"
+        assert all([pidfd.wait_ended(fd, deadline_s) for fd in fds]), "a process has not ended"
     finally:
         for fd in fds:
             os.close(fd)
 
 
 def kill(*pids: int) -> None:
-    """With SIGKILL, all before any of them is waited for."""
+    """Kill all processes with SIGKILL, then wait for their ends."""
     with ending(*pids):
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -97,12 +97,12 @@ def kept_home(folder: Path) -> Iterator[KeptHome]:
         if home.runtime.exists():
             _end(home)
             shutil.rmtree(home.runtime)
-            with contextlib.suppress(OSError):  # other homes have theirs in it
+            with contextlib.suppress(OSError):  # the folder has run folders of other homes
                 home.runtime.parent.rmdir()
 
 
 def _end(home: KeptHome) -> None:
-    """Whatever the test has done, nobody holds the locks afterwards."""
+    """Stop the daemon and wait until no process holds the locks."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
         home.ask("POST", "/v1/daemon/stop")
     for name in (home.runtime / "supervisor.lock", home.folder / "daemon.lock"):
@@ -111,7 +111,7 @@ def _end(home: KeptHome) -> None:
 
 
 def facts_of(pid: int) -> dict[str, object]:
-    """What a background process must not have of its starter."""
+    """Return the facts of a process that a background process must not inherit from its starter."""
     process = Path(f"/proc/{pid}")
     _, _, fields = (process / "stat").read_text().rpartition(") ")
     return {

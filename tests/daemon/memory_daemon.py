@@ -1,4 +1,4 @@
-"""A daemon as waypoint/daemon/main.py is one, but with the Service that lives in memory."""
+"""The same program as waypoint/daemon/main.py, but with the fake service of memory_service.py."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ def main() -> int:
     from waypoint.model.errors import HostLacks
 
     async def open_service(home: str, _host_mounts: int) -> MemoryService:
-        # A home can ask for trouble by having a file of its name.
+        # A file of one of these names in the home makes the daemon fail in that way.
         if os.path.exists(f"{home}/refuses"):
             raise HostLacks("open the pool of", home, "as asked", "remove the file")
         if os.path.exists(f"{home}/dies"):

@@ -1,6 +1,6 @@
-"""A service in memory, for the tests of the HTTP layer: its branches are names in a dict and its streams echo.
+"""A fake service for the tests of the HTTP layer: its branches are entries of a dict, and its streams echo.
 
-Its functions have the shape of those in waypoint.service; what happens in a stream is chosen by the branch's name.
+Its functions have the signatures of those in waypoint.service. The name of a branch selects what its streams do.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Job, Jobs
 from waypoint.service.shapes import Pages, Peer, Stream
 
-# Starting a branch of such a name raises the error.
+# The start of a session on a branch of such a name raises this error.
 TROUBLES: dict[str, Exception] = {
     kind.code: kind("start a session", "on", "said", "next")
     for kind in (HostLacks, NotAllowed, StateConflict, CannotCapture, StoreDamaged, Failed)
@@ -49,7 +49,7 @@ TROUBLES: dict[str, Exception] = {
 
 
 class MemoryService:
-    """`peers`: who has asked for something. `released`: streams on the branch `waits` end when it is set."""
+    """`peers`: the processes that sent requests. When `released` is set, streams on the branch `waits` end."""
 
     def __init__(self) -> None:
         self.branches: dict[str, SessionFacts] = {}
@@ -116,7 +116,7 @@ async def doctor(memory: MemoryService) -> list[Capability]:
 
 
 class MemoryJobRequest(Request, frozen=True):
-    """`kind`: `count` (to a thousand, in a thread), `wait` (to be cancelled), `refuse`, `surprise`."""
+    """`kind`: `count` (to 1000, in a thread), `wait` (until cancelled), `refuse` (HostLacks), other (KeyError)."""
 
     kind: str
 
@@ -179,7 +179,7 @@ MEMORY_ROUTES: Routes = tuple(
     dataclasses.replace(route, function=FUNCTIONS.get(f"{route.method} {route.path}", route.function))
     for route in ROUTES
 )
-"""The real table, with functions in memory behind the rows that the tests ask."""
+"""The real table of routes, with functions of this module for the routes that the tests use."""
 
 
 async def _open_stream(memory: MemoryService, branch: str, request: Request, peer: Peer) -> Stream:
@@ -215,7 +215,7 @@ async def _stream(memory: MemoryService, branch: str, inlet: Inlet, outlet: Outl
 
 
 async def _echo(inlet: Inlet, outlet: Outlet) -> None:
-    """Send everything back until an empty 'i'."""
+    """Send all input back until an empty 'i' frame."""
     while frame := await inlet.receive():
         match frame.kind:
             case "i" if not frame.payload:

@@ -1,4 +1,4 @@
-"""A client made of nothing but a socket, so that tests can say every byte that they mean."""
+"""A client that only wraps a socket, so that tests can send any bytes."""
 
 import json
 import socket
@@ -19,12 +19,12 @@ class Answer(NamedTuple):
 
 
 class RawClient:
-    """Blocking, with a deadline on every call: a daemon that does not answer fails the test."""
+    """A blocking client with a timeout for every call, so that a daemon that does not answer fails the test."""
 
     def __init__(self, path: str, timeout_s: float = DEADLINE_S) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         try:
-            # Blocking: with a deadline, connect would fail instead of waiting for a place in a full backlog.
+            # No timeout yet: with a timeout, connect would fail instead of waiting for a place in a full backlog.
             self.sock.connect(path)
         except OSError:
             self.sock.close()
@@ -42,14 +42,14 @@ class RawClient:
         self.sock.sendall(data)
 
     def ask(self, method: str, target: str, body: object = None, headers: str = "") -> Answer:
-        """One request, with `body` as JSON unless it is bytes already; `headers`: further lines, each with its CRLF."""
+        """Send a request; return its answer. `body` becomes JSON unless it is bytes; `headers` are lines with CRLF."""
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         head = f"{method} {target} HTTP/1.1\r\nHost: waypoint\r\n{headers}Content-Length: {len(content)}\r\n\r\n"
         self.send(head.encode() + content)
         return self.answer()
 
     def upgrade(self, target: str, body: object = None, early: bytes = b"") -> Answer:
-        """Ask for a stream; `early` is sent right behind the request."""
+        """Request a stream; `early` is sent right after the request."""
         content = b"" if body is None else json.dumps(body).encode()
         head = (
             f"POST {target} HTTP/1.1\r\nHost: waypoint\r\nConnection: Upgrade\r\nUpgrade: waypoint-stream\r\n"
@@ -65,7 +65,7 @@ class RawClient:
         return answer._replace(body=self.take(int(answer.headers.get("content-length", 0))))
 
     def head(self) -> Answer:
-        """The head of an answer, whose body is left to `chunk` and `take`."""
+        """Read the head of an answer. The body is read with `chunk` and `take`."""
         while b"\r\n\r\n" not in self._buffer:
             self._more()
         head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
@@ -74,7 +74,7 @@ class RawClient:
         return Answer(int(first.split()[1]), headers, b"")
 
     def chunk(self) -> bytes:
-        """The next chunk of a chunked body; empty: the last."""
+        """Read the next chunk of a chunked body; the last is empty."""
         while b"\r\n" not in self._buffer:
             self._more()
         line, _, self._buffer = self._buffer.partition(b"\r\n")
@@ -83,7 +83,7 @@ class RawClient:
         return data
 
     def take(self, size: int) -> bytes:
-        """Exactly `size` bytes; EOFError if the daemon closes before."""
+        """Read exactly `size` bytes. Raise EOFError if the daemon closes the connection before."""
         while len(self._buffer) < size:
             self._more()
         data, self._buffer = self._buffer[:size], self._buffer[size:]
@@ -97,7 +97,7 @@ class RawClient:
         self.send(struct.pack(">cI", kind.encode(), len(payload)) + payload)
 
     def ended(self) -> bool:
-        """Wait for what comes next: True if it is the end of the connection."""
+        """Wait for the next byte; return True if the connection has ended instead."""
         try:
             self.take(1)
         except (EOFError, ConnectionError):

@@ -1,4 +1,4 @@
-"""The stream of events: order, what is lost, following, and that nobody is held up."""
+"""The stream of events: order, lost events, followers, and slow readers, which delay nobody."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from waypoint.service.background.events import KEPT, Events
 
 
 def publish(server: RunningServer, count: int = 1) -> None:
-    """From another thread than the server's."""
+    """Publish events from a thread that is not the server's."""
     for number in range(count):
         server.service.events.publish(SessionEvent, change="started", branch=f"b{number}", session="s", pid=number)
 
@@ -34,14 +34,14 @@ def ask(client: RawClient, query: str = "") -> list[dict[str, Any]]:
 
 
 def follow(client: RawClient, query: str = "") -> dict[str, Any]:
-    """The first line of a stream that goes on."""
+    """Begin to follow the events; return the first line."""
     client.send(f"GET /v1/events?follow=1{query} HTTP/1.1\r\nHost: w\r\n\r\n".encode())
     assert client.head().status == 200
     (begin,) = lines(client.chunk())
     return begin
 
 
-def test_without_follow_there_is_what_there_was_and_the_end(server: RunningServer, client: RawClient) -> None:
+def test_without_follow_the_past_events_are_sent_and_the_answer_ends(server: RunningServer, client: RawClient) -> None:
     (begin,) = ask(client)
     assert (begin["kind"], begin["seq"]) == ("begin", 0)
     publish(server, 3)
@@ -63,7 +63,7 @@ def test_without_follow_there_is_what_there_was_and_the_end(server: RunningServe
     assert client.ask("GET", "/v1/status").status == 200
 
 
-def test_a_follower_gets_each_event_when_it_happens_and_in_order(server: RunningServer, client: RawClient) -> None:
+def test_a_follower_gets_each_event_at_once_and_in_order(server: RunningServer, client: RawClient) -> None:
     publish(server, 2)
     assert follow(client, "&after=1")["seq"] == 2
     assert [one["seq"] for one in lines(client.chunk())] == [2]
@@ -73,7 +73,7 @@ def test_a_follower_gets_each_event_when_it_happens_and_in_order(server: Running
         assert event["seq"] == number
 
 
-def test_events_of_many_threads_are_all_told_once(server: RunningServer, client: RawClient) -> None:
+def test_each_event_of_several_threads_is_sent_once(server: RunningServer, client: RawClient) -> None:
     follow(client)
     threads = [threading.Thread(target=publish, args=(server, 100)) for _ in range(8)]
     for one in threads:
@@ -86,7 +86,7 @@ def test_events_of_many_threads_are_all_told_once(server: RunningServer, client:
         one.join()
 
 
-def test_a_reader_that_is_too_slow_is_told_how_much_it_has_lost(server: RunningServer, client: RawClient) -> None:
+def test_a_slow_reader_gets_the_number_of_lost_events(server: RunningServer, client: RawClient) -> None:
     publish(server, KEPT + 10)
     begin, lost, *events = ask(client)
     assert begin["seq"] == KEPT + 10
@@ -94,7 +94,7 @@ def test_a_reader_that_is_too_slow_is_told_how_much_it_has_lost(server: RunningS
     assert [one["seq"] for one in events] == list(range(11, KEPT + 11))
 
 
-def test_a_follower_that_takes_nothing_stalls_nobody(server: RunningServer, client: RawClient) -> None:
+def test_a_follower_that_does_not_read_delays_no_other(server: RunningServer, client: RawClient) -> None:
     with server.connect() as deaf:
         follow(deaf)
         follow(client)
@@ -118,19 +118,23 @@ def test_a_follower_that_takes_nothing_stalls_nobody(server: RunningServer, clie
 
 
 @pytest.mark.parametrize("query", ["&instance=0123456789abcdef&after=1", "&after=99"])
-def test_a_reader_that_comes_from_another_daemon_is_told(server: RunningServer, client: RawClient, query: str) -> None:
+def test_a_reader_that_continues_from_another_daemon_gets_restarted_first(
+    server: RunningServer, client: RawClient, query: str
+) -> None:
     publish(server, 2)
     restarted = follow(client, query)
     assert (restarted["kind"], restarted["instance"]) == ("restarted", server.service.events.instance)
     assert [one["seq"] for one in lines(client.chunk())] == [1, 2]
 
 
-def test_a_reader_that_goes_on_with_the_same_daemon_is_not(server: RunningServer, client: RawClient) -> None:
+def test_a_reader_that_continues_with_the_same_daemon_gets_begin_first(
+    server: RunningServer, client: RawClient
+) -> None:
     publish(server, 2)
     assert follow(client, f"&instance={server.service.events.instance}&after=1")["kind"] == "begin"
 
 
-def test_a_follower_does_not_hold_up_a_stop(serve: Callable[..., RunningServer]) -> None:
+def test_a_follower_does_not_delay_a_stop(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     with server.connect() as client:
         follow(client)
@@ -139,7 +143,7 @@ def test_a_follower_does_not_hold_up_a_stop(serve: Callable[..., RunningServer])
             client.chunk()
 
 
-def test_followers_that_go_leave_nothing(server: RunningServer, client: RawClient) -> None:
+def test_followers_that_disconnect_are_forgotten(server: RunningServer, client: RawClient) -> None:
     for _ in range(50):
         with server.connect() as one:
             follow(one)
@@ -149,7 +153,7 @@ def test_followers_that_go_leave_nothing(server: RunningServer, client: RawClien
 
 @pytest.mark.soak(part="timing")
 @in_loop
-async def test_publishing_costs_the_same_however_many_listen() -> None:
+async def test_publishing_is_fast_with_many_listeners() -> None:
     events = Events(asyncio.get_running_loop())
 
     async def listen() -> None:

@@ -1,4 +1,4 @@
-"""Requests in which anything may be wrong: each whole one gets an answer that is well formed, and none is a bug."""
+"""Requests with random mistakes: each complete request gets a well-formed answer, and none causes a bug."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ PARTS = {"code", "exit", "tried", "on", "said", "next"}
 
 
 def answered(client: RawClient, asked: Asked) -> Answer | None:
-    """The first answer to the request; None if the connection just ends."""
+    """Return the first answer to the request, or None if the connection ends without an answer."""
     client.send(asked.data)
     client.sock.shutdown(socket.SHUT_WR)
     try:
@@ -41,7 +41,7 @@ def answered(client: RawClient, asked: Asked) -> Answer | None:
 
 @fuzzing.bounded(400)
 @given(asked=fuzzing.requests(ROUTES, ["main", "nosuch", "a%2Fb"]))
-def test_whatever_is_asked_the_answer_is_well_formed(server: RunningServer, asked: Asked) -> None:
+def test_every_request_gets_a_well_formed_answer(server: RunningServer, asked: Asked) -> None:
     with server.connect() as client:
         found = answered(client, asked)
     assert found is not None or not asked.is_whole, asked.shown

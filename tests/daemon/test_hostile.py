@@ -1,4 +1,4 @@
-"""Clients that mean harm or are broken: a clear answer or the end of the connection, and the server goes on."""
+"""Hostile and broken clients get a clear answer or the end of the connection; the server keeps working."""
 
 import contextlib
 import socket
@@ -22,7 +22,7 @@ UPGRADE = (
     b"POST /v1/sessions/main/attach HTTP/1.1\r\nHost: w\r\nConnection: Upgrade\r\n"
     b"Upgrade: waypoint-stream\r\nContent-Length: 0\r\n\r\n"
 )
-# Parts that requests are made of, so that some of the noise gets far.
+# Parts of valid requests, so that some of the noise is parsed as a request.
 WORDS = st.sampled_from(
     [
         b"GET ",
@@ -62,7 +62,7 @@ def ask_for_ever(client: RawClient) -> None:
 
 
 def drain(client: RawClient) -> bytes:
-    """All that still comes, until the server closes."""
+    """Read until the server closes the connection; return a dot for each byte."""
     received = b""
     while not client.ended():
         received += b"."
@@ -71,7 +71,7 @@ def drain(client: RawClient) -> bytes:
 
 @HOSTILE
 @given(noise=NOISE)
-def test_no_bytes_whatever_harm_the_server(server: RunningServer, noise: bytes) -> None:
+def test_random_bytes_do_not_harm_the_server(server: RunningServer, noise: bytes) -> None:
     with server.connect() as client:
         client.send(noise)
         client.sock.shutdown(socket.SHUT_WR)
@@ -83,7 +83,7 @@ def test_no_bytes_whatever_harm_the_server(server: RunningServer, noise: bytes) 
 @given(
     noise=st.one_of(st.binary(max_size=64), st.lists(st.binary(max_size=8).map(lambda b: frame("i", b))).map(b"".join))
 )
-def test_no_frames_whatever_harm_the_server(server: RunningServer, noise: bytes) -> None:
+def test_random_frames_do_not_harm_the_server(server: RunningServer, noise: bytes) -> None:
     with server.connect() as client:
         client.ask("POST", "/v1/sessions", {"branch": "main"})
         client.send(UPGRADE + noise)
@@ -109,7 +109,9 @@ def test_no_frames_whatever_harm_the_server(server: RunningServer, noise: bytes)
         (b"POST /v1/nowhere HTTP/1.1\r\nHost: w\r\nContent-Length: 5\r\n\r\n", 404),
     ],
 )
-def test_what_breaks_http_gets_one_answer_and_the_end(server: RunningServer, request_bytes: bytes, status: int) -> None:
+def test_a_violation_of_http_gets_one_answer_and_the_end_of_the_connection(
+    server: RunningServer, request_bytes: bytes, status: int
+) -> None:
     with server.connect() as client:
         client.send(request_bytes)
         answer = client.answer()
@@ -118,7 +120,7 @@ def test_what_breaks_http_gets_one_answer_and_the_end(server: RunningServer, req
         assert client.ended()
 
 
-def test_a_body_without_announced_length_is_cut_at_the_limit(server: RunningServer) -> None:
+def test_a_chunked_body_over_the_limit_is_refused(server: RunningServer) -> None:
     with server.connect() as client:
         client.send(b"POST /v1/doctor HTTP/1.1\r\nHost: w\r\nTransfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
@@ -128,22 +130,22 @@ def test_a_body_without_announced_length_is_cut_at_the_limit(server: RunningServ
 
 
 @pytest.mark.soak(part="floods")
-def test_a_body_in_chunks_of_one_byte_does_not_hold_up_others(serve: Callable[..., RunningServer]) -> None:
+def test_a_body_in_chunks_of_one_byte_does_not_delay_others(serve: Callable[..., RunningServer]) -> None:
     server = serve(incomplete_s=3.0)
 
     def flood() -> None:
-        with server.connect(30) as client, contextlib.suppress(OSError):  # it is cut off while it sends
+        with server.connect(30) as client, contextlib.suppress(OSError):  # the server closes the connection
             client.send(b"POST /v1/doctor HTTP/1.1\r\nHost: w\r\nTransfer-Encoding: chunked\r\n\r\n")
             client.send(b"1\r\n \r\n" * 1_000_000)
 
     sender = threading.Thread(target=flood)
     sender.start()
     while sender.is_alive():
-        assert is_healthy(server)  # within the 2 s of a RawClient
+        assert is_healthy(server)  # within the timeout of a RawClient (2 s)
     sender.join()
 
 
-def test_an_exec_s_text_may_have_16_mib(server: RunningServer) -> None:
+def test_the_text_of_an_exec_may_have_16_mib(server: RunningServer) -> None:
     with server.connect() as client:
         client.ask("POST", "/v1/sessions", {"branch": "main"})
         assert client.upgrade("/v1/sessions/main/exec", {"text": "\n" * (16 << 20)}).status == 101
@@ -152,7 +154,7 @@ def test_an_exec_s_text_may_have_16_mib(server: RunningServer) -> None:
         assert (answer.status, answer.json["error"]["said"]) == (400, "the text has at most 16777216 bytes")
 
 
-def test_a_client_that_is_refused_while_it_sends_can_read_why(server: RunningServer) -> None:
+def test_a_client_that_is_refused_while_it_sends_can_read_the_answer(server: RunningServer) -> None:
     with server.connect() as client:
         sender = threading.Thread(target=lambda: client.send(b"x" * (256 << 10)))
         client.send(b"POST /v1/doctor HTTP/1.1\r\nHost: w\r\nContent-Length: 2000000\r\n\r\n")
@@ -161,7 +163,7 @@ def test_a_client_that_is_refused_while_it_sends_can_read_why(server: RunningSer
         sender.join()
 
 
-def test_headers_that_come_too_slowly_are_refused(serve: Callable[..., RunningServer]) -> None:
+def test_requests_that_arrive_too_slowly_are_refused(serve: Callable[..., RunningServer]) -> None:
     server = serve(incomplete_s=0.2)
     with server.connect() as slow, server.connect() as slower:
         slow.send(b"GET /v1/status HT")
@@ -173,15 +175,15 @@ def test_headers_that_come_too_slowly_are_refused(serve: Callable[..., RunningSe
         assert slower.ended()
 
 
-def test_a_client_that_says_nothing_may_stay(serve: Callable[..., RunningServer]) -> None:
+def test_a_client_that_sends_nothing_stays_connected(serve: Callable[..., RunningServer]) -> None:
     server = serve(incomplete_s=0.1)
     with server.connect() as silent, server.connect() as slow:
         slow.send(b"GET")
-        assert slow.answer().status == 408  # more than the time has passed
+        assert slow.answer().status == 408  # the time for a request has passed
         assert silent.ask("GET", "/v1/status").status == 200
 
 
-def test_a_client_that_takes_no_answer_is_cut_off(serve: Callable[..., RunningServer]) -> None:
+def test_a_client_that_does_not_read_its_answers_is_disconnected(serve: Callable[..., RunningServer]) -> None:
     server = serve(answer_s=0.2)
     with server.connect() as deaf:
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
@@ -189,7 +191,7 @@ def test_a_client_that_takes_no_answer_is_cut_off(serve: Callable[..., RunningSe
         assert is_healthy(server)
 
 
-def test_a_client_that_takes_no_frames_does_not_hold_up_others(server: RunningServer) -> None:
+def test_a_client_that_does_not_read_its_stream_does_not_delay_others(server: RunningServer) -> None:
     with server.connect() as deaf:
         deaf.ask("POST", "/v1/sessions", {"branch": "floods"})
         deaf.upgrade("/v1/sessions/floods/attach")
@@ -197,7 +199,7 @@ def test_a_client_that_takes_no_frames_does_not_hold_up_others(server: RunningSe
             assert is_healthy(server)
 
 
-def test_a_stream_whose_client_takes_nothing_cannot_delay_a_stop(serve: Callable[..., RunningServer]) -> None:
+def test_a_client_that_does_not_read_its_stream_does_not_delay_a_stop(serve: Callable[..., RunningServer]) -> None:
     server = serve(answer_s=0.2)
     with server.connect() as deaf:
         deaf.ask("POST", "/v1/sessions", {"branch": "floods"})
@@ -213,7 +215,7 @@ def test_a_thousand_silent_clients_do_not_keep_others_out(serve: Callable[..., R
         assert is_healthy(server)
 
 
-def test_when_all_places_are_busy_a_newcomer_is_turned_away(serve: Callable[..., RunningServer]) -> None:
+def test_a_new_client_is_refused_while_all_connections_are_busy(serve: Callable[..., RunningServer]) -> None:
     server = serve(connections=2)
     with server.connect() as one, server.connect() as two:
         one.ask("POST", "/v1/sessions", {"branch": "waits"})
@@ -237,7 +239,7 @@ def test_a_frame_of_four_gigabytes_is_refused_before_it_is_read(server: RunningS
         assert (kind, b"at most 1048576 bytes" in payload) == ("x", True)
 
 
-def test_clients_that_leave_at_once_leave_nothing(server: RunningServer) -> None:
+def test_clients_that_disconnect_at_once_do_not_harm_the_server(server: RunningServer) -> None:
     for data in (b"", b"GET", UPGRADE[:-4], b"GET /v1/status HTTP/1.1\r\nHost: w\r\n\r\n") * 50:
         with server.connect() as client:
             client.send(data)

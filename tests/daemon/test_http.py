@@ -1,4 +1,4 @@
-"""What a well-behaved client sees: docs/protocol.md, section 1."""
+"""HTTP requests and answers as docs/protocol.md, section 1, describes them."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from tests.daemon.raw_client import RawClient
 from waypoint.model.requests import ExecRequest
 
 
-def test_status_tells_about_the_daemon(client: RawClient) -> None:
+def test_status_describes_the_daemon(client: RawClient) -> None:
     answer = client.ask("GET", "/v1/status")
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/json"
@@ -33,7 +33,7 @@ def test_requests_sent_at_once_are_answered_in_order(client: RawClient) -> None:
     assert client.answer().status == 404
 
 
-def test_starting_answers_201_and_finding_the_live_session_200(client: RawClient) -> None:
+def test_start_answers_201_and_200_if_the_session_is_live_already(client: RawClient) -> None:
     assert client.ask("POST", "/v1/sessions", {"branch": "a/b"}).status == 201
     again = client.ask("POST", "/v1/sessions", {"branch": "a/b"})
     assert (again.status, again.json["session"]["state"]) == (200, "live")
@@ -51,7 +51,7 @@ def test_a_branch_in_a_path_is_percent_encoded(client: RawClient) -> None:
     }
 
 
-def test_all_lists_ended_branches_too(client: RawClient) -> None:
+def test_sessions_with_all_lists_ended_branches_too(client: RawClient) -> None:
     assert client.ask("GET", "/v1/sessions?all=1").json["sessions"][0]["state"] == "ended"
     assert client.ask("GET", "/v1/sessions?all=0").json["sessions"] == []
 
@@ -60,7 +60,7 @@ def test_the_absolute_form_of_a_target_is_understood(client: RawClient) -> None:
     assert client.ask("GET", "http://waypoint/v1/status").status == 200
 
 
-def test_the_handlers_learn_who_asks_from_the_kernel(server: RunningServer, client: RawClient) -> None:
+def test_handlers_get_the_pid_uid_and_gid_of_the_client(server: RunningServer, client: RawClient) -> None:
     client.ask("POST", "/v1/sessions", {"branch": "main"})
     assert server.service.peers == [(os.getpid(), os.getuid(), os.getgid())]
 
@@ -74,7 +74,7 @@ def test_a_client_that_waits_for_100_continue_gets_it(client: RawClient) -> None
     assert client.answer().status == 201
 
 
-def test_a_client_that_shuts_down_its_side_still_gets_its_answer(client: RawClient) -> None:
+def test_a_client_that_has_shut_down_its_sending_side_gets_its_answer(client: RawClient) -> None:
     client.send(b"GET /v1/status HTTP/1.1\r\nHost: w\r\n\r\n")
     client.sock.shutdown(socket.SHUT_WR)
     assert client.answer().status == 200
@@ -117,7 +117,7 @@ def test_an_unknown_branch_is_404(client: RawClient) -> None:
 
 def test_a_bug_is_logged_without_the_values_in_its_message(client: RawClient, caplog: pytest.LogCaptureFixture) -> None:
     answer = client.ask("POST", "/v1/sessions", {"branch": "surprise", "env": {"TERM": "hidden-value"}})
-    assert "a secret value" in answer.json["error"]["said"]  # the client may know what it sent
+    assert "a secret value" in answer.json["error"]["said"]  # the client may see the values that it sent
     assert "KeyError" in caplog.text
     assert "memory_service.py" in caplog.text
     assert "secret value" not in caplog.text
@@ -145,8 +145,8 @@ def test_a_bug_is_logged_without_the_values_in_its_message(client: RawClient, ca
         (b"null", ""),
     ],
 )
-def test_a_request_that_is_not_as_described_is_refused(client: RawClient, body: object, reason: str) -> None:
-    """`reason`: part of the message; "" where a library words all of it."""
+def test_a_request_body_that_breaks_the_schema_is_refused(client: RawClient, body: object, reason: str) -> None:
+    """`reason`: part of the message; "" if the whole message comes from a library."""
     answer = client.ask("POST", "/v1/sessions", body)
     assert (answer.status, answer.json["error"]["code"]) == (400, "usage")
     assert reason in answer.json["error"]["said"]
@@ -177,7 +177,7 @@ def test_a_backslash_before_u0000_in_a_command_is_text(server: RunningServer, cl
         ("POST", "/v1/doctor?x=1", 400),
     ],
 )
-def test_a_target_that_means_nothing_is_refused(client: RawClient, method: str, target: str, status: int) -> None:
+def test_an_unknown_or_malformed_target_is_refused(client: RawClient, method: str, target: str, status: int) -> None:
     answer = client.ask(method, target)
     assert answer.status == status
     assert answer.json["error"]["code"] == "usage"
@@ -198,7 +198,7 @@ def test_requests_under_way_are_answered_before_the_server_stops(server: Running
     assert client.answer().status == 201
 
 
-def test_stopping_tells_the_server_and_answers(serve: Callable[..., RunningServer]) -> None:
+def test_a_stop_is_answered(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     with server.connect() as client:
         assert client.ask("POST", "/v1/daemon/stop").json == {}
@@ -209,7 +209,7 @@ def test_stopping_tells_the_server_and_answers(serve: Callable[..., RunningServe
 def test_a_small_request_takes_two_rounds_of_the_event_loop_and_no_timer(
     server: RunningServer, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first round finds that the client has sent something, the second one answers."""
+    """In the first round the loop sees the client's data, in the second it answers."""
     done: list[str] = []
 
     def count(name: str) -> None:

@@ -1,4 +1,4 @@
-"""A daemon with nothing to do does nothing at all."""
+"""An idle daemon and its supervisor use no processor time and little memory."""
 
 import contextlib
 import select
@@ -13,7 +13,7 @@ from tests.daemon.raw_client import RawClient
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.soak(part="outages"), pytest.mark.privileged]
-WATCHED_S = 3.0  # a time of rest, in which whatever comes every second would come three times
+WATCHED_S = 3.0  # a timer of one second would fire three times
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def home(tmp_path: Path) -> Iterator[KeptHome]:
 
 
 def wake_ups(pid: int) -> int:
-    """How often the process's threads have been put to work, since their start."""
+    """Return the number of context switches of the process's threads since their start."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             lines = (task / "status").read_text().splitlines()
             total += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
     return total
@@ -44,7 +44,7 @@ def test_with_idle_clients_neither_process_wakes_up(home: KeptHome) -> None:
             if number % 3 == 2:
                 client.ask("POST", "/v1/sessions", {"branch": "main"})
                 assert client.upgrade("/v1/sessions/main/attach").status == 101
-        # Goodbyes of earlier clients may take a second; then nothing is left to wait for.
+        # The server may take a second to close the connections of earlier clients.
         silence = select.poll()
         silence.poll(1500)
 
@@ -53,10 +53,10 @@ def test_with_idle_clients_neither_process_wakes_up(home: KeptHome) -> None:
             silence.poll(WATCHED_S * 1000)
             return [wake_ups(pid) for pid in pids] == before
 
-        wait_until(rests, "neither process wakes up", PATIENCE_S)  # a busy machine is slow to say goodbye
+        wait_until(rests, "neither process wakes up", PATIENCE_S)  # connections are closed later on a busy machine
 
 
-def test_the_supervisor_is_small(home: KeptHome) -> None:
+def test_the_supervisor_uses_at_most_12_mib(home: KeptHome) -> None:
     home.start()
     home.daemon_pid()
     lines = Path(f"/proc/{home.supervisor_pid()}/status").read_text().splitlines()

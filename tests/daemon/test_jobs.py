@@ -1,4 +1,4 @@
-"""Jobs end to end: started, watched, cancelled, their results fetched later."""
+"""Jobs: start, progress, cancellation, and results that are fetched later."""
 
 import asyncio
 import contextlib
@@ -34,36 +34,36 @@ def events_of(client: RawClient, job: str) -> list[dict[str, Any]]:
     return [one for one in map(json.loads, lines) if one["kind"] == "job" and one["job"]["id"] == job]
 
 
-def test_a_job_s_result_is_fetched_when_it_is_done(client: RawClient) -> None:
+def test_the_result_of_a_job_can_be_fetched_when_it_is_done(client: RawClient) -> None:
     job = start(client, "count")
     found = ended(client, job)
     assert (found["state"], found["result"], found["error"]) == ("done", {"counted": 1000}, None)
     assert found["progress"] == {"bytes": 64000, "bytes_total": None, "items": 1000, "items_total": 1000}
     assert found["ended"] >= found["started"]
-    assert client.ask("GET", f"/v1/jobs/{job}").json["job"] == found  # again
+    assert client.ask("GET", f"/v1/jobs/{job}").json["job"] == found  # a second request gets the result too
     [listed] = client.ask("GET", "/v1/jobs").json["jobs"]
     assert listed == {**found, "result": None}
 
 
-def test_a_job_goes_on_when_its_client_has_gone(server: RunningServer) -> None:
+def test_a_job_continues_when_its_client_has_disconnected(server: RunningServer) -> None:
     with server.connect() as one:
         job = start(one, "count")
     with server.connect() as other:
         assert ended(other, job)["state"] == "done"
 
 
-def test_a_job_that_is_cancelled_has_ended_with_the_answer(server: RunningServer, client: RawClient) -> None:
+def test_a_cancelled_job_has_ended_when_the_cancellation_is_answered(server: RunningServer, client: RawClient) -> None:
     job = start(client, "wait")
     while job not in server.service.requests:
         client.ask("GET", "/v1/status")
     found = client.ask("POST", f"/v1/jobs/{job}/cancel").json["job"]
     assert (found["state"], found["result"], found["error"]) == ("cancelled", None, None)
     assert server.service.ended_streams == [job]
-    assert client.ask("POST", f"/v1/jobs/{job}/cancel").json["job"] == found  # no harm
+    assert client.ask("POST", f"/v1/jobs/{job}/cancel").json["job"] == found  # a second cancellation changes nothing
     assert [one["change"] for one in events_of(client, job)] == ["started", "ended"]
 
 
-def test_a_cancelled_job_that_takes_long_to_end_is_told_as_running(
+def test_a_cancelled_job_that_takes_long_to_end_is_reported_as_running(
     server: RunningServer, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "CANCEL_S", 0.01)
@@ -105,11 +105,11 @@ def test_one_job_of_a_kind_runs_at_a_time(server: RunningServer, client: RawClie
     client.ask("POST", f"/v1/jobs/{start(client, 'wait')}/cancel")
 
 
-def test_a_job_that_is_cancelled_before_its_first_step_is_cancelled(server: RunningServer, client: RawClient) -> None:
+def test_a_job_can_be_cancelled_before_its_first_step(server: RunningServer, client: RawClient) -> None:
     made: list[str] = []
 
     async def never(job: Job) -> object:
-        raise AssertionError("it was begun")
+        raise AssertionError("the job was begun")
 
     def start_and_cancel() -> None:
         job = server.service.jobs.start("never", never)
@@ -122,7 +122,7 @@ def test_a_job_that_is_cancelled_before_its_first_step_is_cancelled(server: Runn
     assert ended(client, made[0])["state"] == "cancelled"
 
 
-def test_a_job_s_error_has_its_four_parts(client: RawClient) -> None:
+def test_the_error_of_a_failed_job_has_all_its_fields(client: RawClient) -> None:
     found = ended(client, start(client, "refuse"))
     assert found["state"] == "failed"
     assert found["error"] == {
@@ -144,7 +144,7 @@ def test_a_job_that_fails_by_a_bug_is_logged_without_values(
     assert "KeyError" in caplog.text
 
 
-def test_a_job_that_nobody_knows_is_an_unknown_name(client: RawClient) -> None:
+def test_an_unknown_job_id_is_an_unknown_name(client: RawClient) -> None:
     for method, target in (("GET", "/v1/jobs/0123456789abcdef"), ("POST", "/v1/jobs/0123456789abcdef/cancel")):
         answer = client.ask(method, target)
         assert (answer.status, answer.json["error"]["code"]) == (404, "unknown-name")
@@ -152,20 +152,22 @@ def test_a_job_that_nobody_knows_is_an_unknown_name(client: RawClient) -> None:
         assert answer.json["error"]["next"]
 
 
-def test_progress_is_told_ten_times_a_second_at_most_and_at_last(client: RawClient) -> None:
+def test_progress_is_reported_at_most_ten_times_a_second_and_at_the_end(client: RawClient) -> None:
     job = start(client, "count")
     found = ended(client, job)
-    select.poll().poll(3000 * PROGRESS_S)  # were one more on its way, it would come now
+    select.poll().poll(3000 * PROGRESS_S)  # a delayed report would arrive in this time
     told = events_of(client, job)
     assert [told[0]["change"], told[-1]["change"]] == ["started", "ended"]
     assert told[-1]["job"] == {**found, "result": None}
     items = [one["job"]["progress"]["items"] for one in told]
     assert items == sorted(items)
     assert {one["change"] for one in told[1:-1]} <= {"progress"}
-    assert len(told) <= 4  # counting to a thousand takes no tenth of a second
+    assert len(told) <= 4  # the job takes less than a tenth of a second
 
 
-def test_results_are_kept_in_a_bounded_number_and_time(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_of_results_is_kept_for_a_bounded_time(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs, "KEPT", 2)
     running = start(client, "wait")
     made = []

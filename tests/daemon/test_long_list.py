@@ -1,4 +1,4 @@
-"""A long history is read and encoded beside the event loop, which meanwhile answers others."""
+"""A long history is read and encoded in a thread, so that the event loop answers other clients meanwhile."""
 
 import gc
 import statistics
@@ -29,7 +29,7 @@ ROUNDS = 9
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Names]:
-    """A home's names with a branch of so many captures."""
+    """A database of names with a branch of 3000 captures."""
     names = Names(tmp_path_factory.mktemp("names") / "names.db")
     user = User(name="u", uid=1, gid=1, groups=[1], home="/home/u", shell="/bin/sh")
     env = {f"VARIABLE_{number}": "x" * 40 for number in range(30)}
@@ -55,7 +55,10 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Names]:
 
 
 def ask_status_meanwhile(server: RunningServer, target: str) -> tuple[bytes, float]:
-    """The body of the answer to `GET target`, and the longest that an answer to GET /v1/status took until then."""
+    """Send `GET target`, and GET /v1/status again and again until it is answered.
+
+    Return the body of the answer to `target` and the longest duration of a GET /v1/status.
+    """
     bodies: list[bytes] = []
 
     def ask() -> None:
@@ -77,7 +80,7 @@ def ask_status_meanwhile(server: RunningServer, target: str) -> tuple[bytes, flo
 
 @pytest.fixture
 def as_in_a_daemon() -> Iterator[None]:
-    """Threads switch as often, and the garbage collector does not look through all that the tests have loaded."""
+    """Use the daemon's thread switch interval, and keep the objects of other tests from the garbage collector."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
@@ -88,8 +91,8 @@ def as_in_a_daemon() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("as_in_a_daemon")
-def test_a_long_list_holds_up_nobody(serve: Callable[..., RunningServer], names: Names) -> None:
-    """With a negative control, the same list made on the event loop: what else the machine does slows both down."""
+def test_a_long_list_does_not_delay_other_requests(serve: Callable[..., RunningServer], names: Names) -> None:
+    """The control makes the same list on the event loop, since a busy machine slows both down."""
     sessions = SimpleNamespace(resources=SimpleNamespace(names=names, trusted=None))
     home = SimpleNamespace(names=names, sessions=sessions)
 
@@ -101,13 +104,13 @@ def test_a_long_list_holds_up_nobody(serve: Callable[..., RunningServer], names:
 
     server = serve(
         routes=(
-            Route("GET", "/v1/beside", log, "As it is", wrap="captures"),
-            Route("GET", "/v1/on-the-loop", log_on_the_loop, "As it was", wrap="captures"),
+            Route("GET", "/v1/beside", log, "In a thread", wrap="captures"),
+            Route("GET", "/v1/on-the-loop", log_on_the_loop, "On the event loop", wrap="captures"),
         )
     )
     on_the_loop = [ask_status_meanwhile(server, "/v1/on-the-loop?all=1") for _ in range(3)]
     beside = [ask_status_meanwhile(server, "/v1/beside?all=1") for _ in range(ROUNDS)]
-    assert len({body for body, _ in beside + on_the_loop}) == 1  # byte for byte
+    assert len({body for body, _ in beside + on_the_loop}) == 1  # all bodies are equal
     assert beside[0][0].count(b'"capture":') == CAPTURES
     control_s = [latest for _, latest in on_the_loop]
     latest_s = [latest for _, latest in beside]

@@ -1,4 +1,4 @@
-"""The description served, the table of routes and the documentation say the same."""
+"""The served OpenAPI description, the table of routes and docs/protocol.md agree."""
 
 import re
 from pathlib import Path
@@ -20,17 +20,17 @@ def test_the_description_is_valid_openapi(client: RawClient) -> None:
     openapi_spec_validator.validate(client.ask("GET", "/v1/openapi.json").json)
 
 
-def test_every_route_is_described_and_nothing_else(client: RawClient) -> None:
+def test_openapi_describes_exactly_the_routes(client: RawClient) -> None:
     paths = client.ask("GET", "/v1/openapi.json").json["paths"]
     described = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert described == {(route.method, route.path) for route in ROUTES}
 
 
-def test_every_route_is_documented_and_nothing_else() -> None:
+def test_protocol_md_documents_exactly_the_routes() -> None:
     assert {(route.method, route.path) for route in ROUTES} == DOCUMENTED
 
 
-def test_operations_have_names_of_their_own(client: RawClient) -> None:
+def test_operation_ids_are_unique(client: RawClient) -> None:
     paths = client.ask("GET", "/v1/openapi.json").json["paths"]
     names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
     assert len(set(names)) == len(ROUTES)
@@ -49,7 +49,7 @@ def test_operations_have_names_of_their_own(client: RawClient) -> None:
         ("post", "/v1/sessions", "/v1/sessions", {"branch": 1}),
     ],
 )
-def test_answers_are_as_described(client: RawClient, method: str, path: str, target: str, body: object) -> None:
+def test_answers_match_their_schemas(client: RawClient, method: str, path: str, target: str, body: object) -> None:
     document = client.ask("GET", "/v1/openapi.json").json
     client.ask("POST", "/v1/sessions", {"branch": "main"})
     answer = client.ask(method.upper(), target, body)

@@ -1,4 +1,4 @@
-"""The ends of a stream by themselves, over a socket pair: order, back-pressure and cancellation."""
+"""StreamOutlet and StreamInlet over a socket pair: order, back-pressure and cancellation."""
 
 import asyncio
 import functools
@@ -15,7 +15,7 @@ from waypoint.model.streams import Frame
 
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test that is a coroutine."""
+    """Turn a coroutine into a test that runs it in a new event loop."""
 
     @functools.wraps(test)
     def run() -> None:
@@ -26,7 +26,7 @@ def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 @asynccontextmanager
 async def pair() -> AsyncIterator[tuple[Connection, socket.socket]]:
-    """Our end of a connection and the client's, which does not block either."""
+    """Yield a connection and the client's socket, which does not block."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(0)
     connection = Connection(ours)
@@ -49,7 +49,7 @@ async def read(theirs: socket.socket, size: int) -> bytes:
 
 
 async def settle() -> None:
-    """Let every task come as far as it can without the socket."""
+    """Let every task run until it waits for the socket."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -66,7 +66,7 @@ async def test_output_waits_for_the_client() -> None:
 
 
 @in_loop
-async def test_large_output_is_split_and_empty_output_is_nothing() -> None:
+async def test_large_output_is_split_and_empty_output_sends_nothing() -> None:
     async with pair() as (connection, theirs):
         outlet = StreamOutlet(connection)
         await outlet.output(b"")
@@ -89,7 +89,7 @@ async def test_frames_of_several_tasks_are_not_mixed() -> None:
 
 
 @in_loop
-async def test_a_frame_that_was_begun_is_sent_whole_though_its_sender_is_cancelled() -> None:
+async def test_a_partly_sent_frame_is_completed_although_its_sender_is_cancelled() -> None:
     async with pair() as (connection, theirs):
         outlet = StreamOutlet(connection)
         data = bytearray(b"x" * MAX_PAYLOAD_BYTES)
@@ -99,7 +99,7 @@ async def test_a_frame_that_was_begun_is_sent_whole_though_its_sender_is_cancell
         begun.cancel()
         waiting.cancel()
         await asyncio.gather(begun, waiting, return_exceptions=True)
-        data[:] = bytes(len(data))  # the owner goes on with its buffer
+        data[:] = bytes(len(data))  # the caller reuses its buffer
         last = asyncio.create_task(outlet.end({"exit": 0}))
         assert await read_frame(theirs) == (b"o", b"x" * MAX_PAYLOAD_BYTES)
         assert await read_frame(theirs) == (b"x", b'{"exit":0}')
@@ -122,7 +122,7 @@ async def test_sending_the_rest_of_a_frame_can_be_cancelled_too() -> None:
 
 
 @in_loop
-async def test_a_client_that_is_gone_is_a_connection_error() -> None:
+async def test_sending_to_a_client_that_has_disconnected_raises_connection_error() -> None:
     async with pair() as (connection, theirs):
         outlet = StreamOutlet(connection)
         sending = asyncio.create_task(outlet.output(b"x" * MAX_PAYLOAD_BYTES))
@@ -156,7 +156,7 @@ async def test_a_client_that_reads_fast_does_not_starve_other_tasks() -> None:
 
 
 @in_loop
-async def test_receiving_that_is_cancelled_loses_no_frame() -> None:
+async def test_a_cancelled_receive_loses_no_frame() -> None:
     async with pair() as (connection, theirs):
         inlet = StreamInlet(connection, b"")
         for number in range(200):
@@ -164,7 +164,7 @@ async def test_receiving_that_is_cancelled_loses_no_frame() -> None:
             receiving = asyncio.create_task(inlet.receive())
             await asyncio.sleep(0)
             theirs.send(struct.pack(">cI", b"i", len(payload)) + payload)
-            for _ in range(number % 4):  # cancelled earlier or later on its way
+            for _ in range(number % 4):  # cancel at different points
                 await asyncio.sleep(0)
             receiving.cancel()
             (got,) = await asyncio.gather(receiving, return_exceptions=True)
@@ -174,7 +174,7 @@ async def test_receiving_that_is_cancelled_loses_no_frame() -> None:
 
 
 @in_loop
-async def test_the_end_of_the_client_is_told_again_and_again() -> None:
+async def test_every_receive_after_the_end_of_the_client_returns_none() -> None:
     async with pair() as (connection, theirs):
         inlet = StreamInlet(connection, struct.pack(">cI", b"k", 4) + b"TERM" + b"i\0")
         theirs.close()

@@ -1,4 +1,4 @@
-"""Bodies in pieces, byte by byte: chunked requests and answers, back-pressure, and how each of them breaks off."""
+"""Bodies in pieces: uploads, downloads and long lists, their back-pressure and their failures."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ SECRET = "a secret value"
 async def upload(
     memory: MemoryService, one: str, other: str, query: OperationsQuery, body: Upload
 ) -> dict[str, object]:
-    """With `one` `lazy`, waits to be released before it reads; with `early`, answers without reading."""
+    """Read an upload. If `one` is `lazy`, wait for `released` first; if it is `early`, refuse without reading."""
     size = 0
     memory.requests.append("begun")
     if one == "early":
@@ -131,14 +131,14 @@ def test_each_placeholder_is_checked(client: RawClient, target: str, status: int
     assert client.ask("POST", target, b"").status == status
 
 
-def test_a_path_whose_placeholder_no_parameter_takes_is_refused_at_the_start() -> None:
+def test_a_placeholder_without_a_parameter_raises_a_type_error() -> None:
     with pytest.raises(TypeError, match="does not take colour"):
         read_signature(download, iter(["name", "colour"]))
     with pytest.raises(TypeError, match="nothing in a request is a <class 'str'> for 'name'"):
         read_signature(download, iter([]))
 
 
-# --- in
+# --- uploads
 
 
 def test_a_chunked_upload_is_read_in_pieces(server: RunningServer, client: RawClient) -> None:
@@ -159,7 +159,7 @@ def test_an_upload_is_not_read_ahead_of_its_reader(server: RunningServer, client
     with contextlib.suppress(TimeoutError):
         while sent < LIMIT_BYTES:
             sent += client.sock.send(chunk(BLOCK))
-    assert 0 < sent < LIMIT_BYTES // 2  # the socket's buffers, and no more
+    assert 0 < sent < LIMIT_BYTES // 2  # no more than the socket's buffers hold
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,9 @@ def test_an_upload_is_not_read_ahead_of_its_reader(server: RunningServer, client
         (chunk(b"x" * LIMIT_BYTES) + chunk(b"y"), 413),
     ],
 )
-def test_a_bad_upload_is_answered_and_cut_off(server: RunningServer, data: bytes, status: int) -> None:
+def test_a_malformed_upload_is_answered_and_the_connection_closed(
+    server: RunningServer, data: bytes, status: int
+) -> None:
     with server.connect() as client:
         send_head(client)
         sender = threading.Thread(target=lambda: client.send(data))
@@ -183,16 +185,16 @@ def test_a_bad_upload_is_answered_and_cut_off(server: RunningServer, data: bytes
         assert (answer.status, answer.headers["connection"]) == (status, "close")
         assert answer.json["error"]["code"] == "usage"
         assert client.ended()
-    assert isinstance(server.service.requests[-1], Exception)  # the reader knows
+    assert isinstance(server.service.requests[-1], Exception)  # the handler gets an exception
 
 
-def test_an_upload_that_is_announced_too_large_is_refused_before_it_is_read(client: RawClient) -> None:
+def test_an_upload_with_a_too_large_content_length_is_refused_before_it_is_read(client: RawClient) -> None:
     client.send(b"POST /v1/trees/a/files/c HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n" % (LIMIT_BYTES + 1))
     assert client.answer().status == 413
     assert client.ended()
 
 
-def test_an_upload_that_stands_still_is_refused(serve: Callable[..., RunningServer]) -> None:
+def test_a_stalled_upload_is_refused(serve: Callable[..., RunningServer]) -> None:
     server = serve(routes=ROUTES, incomplete_s=0.3)
     with server.connect() as client:
         send_head(client)
@@ -201,7 +203,7 @@ def test_an_upload_that_stands_still_is_refused(serve: Callable[..., RunningServ
         assert client.ended()
 
 
-def test_a_client_that_goes_in_the_midst_of_an_upload_is_known_to_its_reader(server: RunningServer) -> None:
+def test_the_handler_gets_an_exception_if_the_client_disconnects_during_an_upload(server: RunningServer) -> None:
     with server.connect() as client:
         send_head(client)
         client.send(chunk(b"some"))
@@ -217,7 +219,7 @@ def test_an_upload_may_be_answered_before_it_is_read(client: RawClient) -> None:
     assert client.ended()
 
 
-def test_garbage_behind_a_chunked_upload_is_another_request_and_none(client: RawClient) -> None:
+def test_garbage_after_a_chunked_upload_is_refused_as_the_next_request(client: RawClient) -> None:
     send_head(client)
     client.send(chunk(b"x") + b"0\r\n\r\nbehind it\r\n\r\n")
     assert client.answer().json["bytes"] == 1
@@ -225,7 +227,7 @@ def test_garbage_behind_a_chunked_upload_is_another_request_and_none(client: Raw
     assert client.ended()
 
 
-def test_a_client_that_expects_100_continue_gets_it_once_the_reader_wants_more(server: RunningServer) -> None:
+def test_100_continue_is_sent_when_the_handler_begins_to_read(server: RunningServer) -> None:
     with server.connect() as client:
         client.send(
             b"POST /v1/trees/lazy/files/c HTTP/1.1\r\nHost: w\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
@@ -243,10 +245,10 @@ def test_a_client_that_expects_100_continue_gets_it_once_the_reader_wants_more(s
         assert client.answer().json["bytes"] == 3
 
 
-# --- out
+# --- downloads and lists
 
 
-def test_a_download_comes_in_chunks_with_its_own_type(server: RunningServer, client: RawClient) -> None:
+def test_a_download_arrives_in_chunks_with_its_content_type(server: RunningServer, client: RawClient) -> None:
     client.send(b"GET /v1/downloads/short HTTP/1.1\r\nHost: w\r\n\r\n")
     head = client.head()
     assert (head.status, head.headers["transfer-encoding"]) == (200, "chunked")
@@ -264,7 +266,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(client: RawClient) -> None:
     assert client.ended()
 
 
-def test_an_error_before_the_first_byte_is_a_plain_answer(client: RawClient) -> None:
+def test_an_error_before_the_first_byte_is_an_ordinary_error_answer(client: RawClient) -> None:
     for target in ("/v1/downloads/refused", "/v1/lists/refused"):
         answer = client.ask("GET", target)
         assert (answer.status, answer.json["error"]["code"]) == (404, "unknown-name")
@@ -272,7 +274,7 @@ def test_an_error_before_the_first_byte_is_a_plain_answer(client: RawClient) -> 
 
 
 @pytest.mark.parametrize("name", ["breaks", "surprises"])
-def test_an_error_in_the_midst_breaks_the_connection_off(
+def test_an_error_during_a_download_closes_the_connection(
     server: RunningServer, client: RawClient, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     client.send(f"GET /v1/downloads/{name} HTTP/1.1\r\nHost: w\r\n\r\n".encode())
@@ -286,24 +288,24 @@ def test_an_error_in_the_midst_breaks_the_connection_off(
         assert other.ask("GET", "/v1/status").status == 200
 
 
-def test_a_list_that_fails_in_the_midst_has_no_last_chunk(client: RawClient) -> None:
+def test_a_list_that_fails_half_way_has_no_last_chunk(client: RawClient) -> None:
     client.send(b"GET /v1/lists/breaks HTTP/1.1\r\nHost: w\r\n\r\n")
     assert client.head().status == 200
     with pytest.raises((EOFError, ConnectionResetError)):
         list(iter(client.chunk, b""))
 
 
-def test_a_download_is_made_no_faster_than_it_is_taken(server: RunningServer, client: RawClient) -> None:
+def test_a_download_is_not_produced_faster_than_the_client_reads(server: RunningServer, client: RawClient) -> None:
     client.send(b"GET /v1/downloads/floods HTTP/1.1\r\nHost: w\r\n\r\n")
     assert client.head().status == 200
     with server.connect() as other:
         for _ in range(50):
             other.ask("GET", "/v1/status")
-    assert len(server.service.requests) < 32  # of 64 KiB
+    assert len(server.service.requests) < 32  # blocks of 64 KiB
 
 
 @pytest.mark.parametrize("name", ["floods", "waits"])
-def test_the_making_of_a_download_ends_with_its_client(server: RunningServer, name: str) -> None:
+def test_a_download_is_closed_when_its_client_disconnects(server: RunningServer, name: str) -> None:
     with server.connect() as client:
         client.send(f"GET /v1/downloads/{name} HTTP/1.1\r\nHost: w\r\n\r\n".encode())
         assert client.head().status == 200
@@ -313,14 +315,14 @@ def test_the_making_of_a_download_ends_with_its_client(server: RunningServer, na
             other.ask("GET", "/v1/status")
 
 
-def test_a_client_that_only_shuts_down_its_side_gets_the_whole_download(client: RawClient) -> None:
+def test_a_client_that_has_shut_down_its_sending_side_gets_the_whole_list(client: RawClient) -> None:
     client.send(b"GET /v1/lists/many HTTP/1.1\r\nHost: w\r\n\r\n")
     client.sock.shutdown(socket.SHUT_WR)
     assert len(client.answer().json["rows"]) == 1000
     assert client.ended()
 
 
-def test_a_client_that_takes_no_download_is_cut_off(serve: Callable[..., RunningServer]) -> None:
+def test_a_client_that_does_not_read_its_download_is_disconnected(serve: Callable[..., RunningServer]) -> None:
     server = serve(routes=ROUTES, answer_s=0.2)
     with server.connect() as deaf:
         deaf.send(b"GET /v1/downloads/floods HTTP/1.1\r\nHost: w\r\n\r\n")
@@ -330,7 +332,7 @@ def test_a_client_that_takes_no_download_is_cut_off(serve: Callable[..., Running
 
 
 @pytest.mark.parametrize(("name", "count"), [("none", 0), ("one", 1), ("piece", PIECE), ("many", 1000)])
-def test_a_list_in_pieces_is_the_same_json(
+def test_a_list_in_pieces_is_valid_json_made_in_one_thread(
     server: RunningServer, client: RawClient, monkeypatch: pytest.MonkeyPatch, name: str, count: int
 ) -> None:
     calls: list[str] = []
@@ -339,7 +341,7 @@ def test_a_list_in_pieces_is_the_same_json(
     rows = [{"number": number, "text": "ä\n"} for number in range(count)]
     assert answer.body == json.dumps({"rows": rows}, separators=(",", ":"), ensure_ascii=False).encode()
     assert len(calls) == 1 + count // PIECE + bool(count % PIECE) + 1
-    (thread,) = {*calls, *map(str, server.service.requests)}  # of all its pieces
+    (thread,) = {*calls, *map(str, server.service.requests)}  # one thread makes all pieces
     assert thread.startswith("list")
 
 
@@ -347,12 +349,12 @@ def assert_opens(gate: threading.Event) -> None:
     assert gate.wait(PATIENCE_S)
 
 
-def test_waiting_for_a_pause_delays_only_lists(
+def test_lists_that_wait_for_their_turn_delay_no_other_requests(
     server: RunningServer, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
     monkeypatch.setattr(pauses, "wait", lambda: assert_opens(gate))
-    waiting = [server.connect() for _ in range(8)]  # more than there are threads for lists
+    waiting = [server.connect() for _ in range(8)]  # more than the number of threads for lists
     for one in waiting:
         one.send(b"GET /v1/lists/many HTTP/1.1\r\nHost: w\r\n\r\n")
     assert client.ask("GET", "/v1/status").status == 200

@@ -1,4 +1,4 @@
-"""What the daemon's log says of exceptions that nobody expected."""
+"""The log entries of unexpected exceptions in the daemon."""
 
 import logging
 
@@ -14,7 +14,7 @@ def raised(error: BaseException, cause: BaseException | None) -> BaseException:
         return caught
 
 
-def test_each_cause_is_named_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_each_cause_of_an_exception_without_values(caplog: pytest.LogCaptureFixture) -> None:
     error = raised(KeyError("a secret"), raised(FileNotFoundError(2, "No such file", "/pool"), None))
     with caplog.at_level(logging.ERROR):
         log_bug(error, "a request")
@@ -23,7 +23,7 @@ def test_each_cause_is_named_with_its_place(caplog: pytest.LogCaptureFixture) ->
     assert "a secret" not in caplog.text
 
 
-def test_causes_that_go_in_a_circle_come_to_an_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_exceptions_that_cause_each_other_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     one, other = KeyError("one"), ValueError("other")
     raised(one, other)
     raised(other, one)

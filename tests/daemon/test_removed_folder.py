@@ -1,4 +1,4 @@
-"""The runtime folder in /run is removed under a running daemon: the next command has it made again, nothing is lost."""
+"""The runtime folder in /run is removed while the daemon runs: the next command recreates it, and nothing is lost."""
 
 import shutil
 import time
@@ -11,7 +11,7 @@ from waypoint.client import Client
 from waypoint.linux.tasks import pidfd
 
 pytestmark = pytest.mark.privileged
-LONGEST_S = 2.0  # a start of the daemon, and the stop of the one before it
+LONGEST_S = 2.0  # for the end of the old daemon and the start of a new one
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def remove_folder(home: Home) -> None:
 
 
 @pytest.mark.soak(part="faults")
-def test_the_next_command_works_at_once_and_sessions_go_on(home: Home) -> None:
+def test_the_next_command_works_at_once_and_sessions_continue(home: Home) -> None:
     home.must("shell", "-d")
     home.must("exec", "--", "mine=42; sleep 1000 & echo printed")
     session, daemon = home.must("ps", "--json").json()[0], Client(home.path).status().pid
@@ -43,7 +43,7 @@ def test_the_next_command_works_at_once_and_sessions_go_on(home: Home) -> None:
 
 
 @pytest.mark.soak(part="faults")
-def test_it_may_happen_again_and_daemons_do_not_fight(home: Home) -> None:
+def test_the_folder_can_be_removed_repeatedly_and_one_daemon_remains(home: Home) -> None:
     home.must("shell", "-d")
     home.must("exec", "--", "mine=1")
     for _ in range(3):
@@ -51,11 +51,11 @@ def test_it_may_happen_again_and_daemons_do_not_fight(home: Home) -> None:
         assert home.must("exec", "--", "echo $mine").stdout == "1\n"
     status = Client(home.path).status()
     assert "another daemon serves this home" not in (home.path / "daemon.log").read_text()
-    assert Client(home.path).status().pid == status.pid  # it stays
+    assert Client(home.path).status().pid == status.pid  # the same daemon still runs
     home.must("stop", "--discard")
 
 
-def test_a_folder_that_was_moved_away_is_as_good_as_removed(home: Home) -> None:
+def test_the_next_command_works_after_the_folder_was_moved_away(home: Home) -> None:
     aside = home.runtime.with_name(f"{home.id}.aside")
     home.must("shell", "-d")
     home.runtime.rename(aside)
@@ -66,7 +66,7 @@ def test_a_folder_that_was_moved_away_is_as_good_as_removed(home: Home) -> None:
     home.must("stop", "--discard")
 
 
-def test_a_command_in_flight_is_not_run_twice_and_its_output_is_whole(home: Home) -> None:
+def test_a_running_command_is_not_run_twice_and_its_output_is_complete(home: Home) -> None:
     session = Client(home.path).start("flight")
     session.exec("mkfifo /tmp/go; echo 0 >/tmp/runs")
     seen: list[bytes] = []

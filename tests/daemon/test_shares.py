@@ -1,4 +1,4 @@
-"""What one user does to the server keeps root, and other users, from nothing: places, requests at a time, turns."""
+"""Limits for each user of the server (connections, requests, turns): one user cannot block root or other users."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ _PR_GET_SECUREBITS, _PR_SET_SECUREBITS, _NO_SETUID_FIXUP = 27, 28, 1 << 2
 
 @contextlib.contextmanager
 def acting(uid: int) -> Iterator[None]:
-    """This thread is `uid` to those whom it connects to; it keeps root's rights, and the server's thread root's id."""
+    """Make this thread connect as `uid`. It keeps root's rights; the server's thread is not changed."""
     system = ctypes.CDLL(None, use_errno=True)
 
     def become(effective: int) -> None:
@@ -55,7 +55,7 @@ def status_for(server: RunningServer, uid: int) -> int:
 
 
 def refusal_for(server: RunningServer, uid: int) -> int:
-    """The answer to a client that has asked nothing."""
+    """Return the status of the answer to a client that has sent no request."""
     with ExitStack() as stack:
         return connect(server, uid, stack).answer().status
 
@@ -66,7 +66,7 @@ def attach(server: RunningServer, uid: int, stack: ExitStack) -> None:
 
 @pytest.fixture
 def waits(serve: Callable[..., RunningServer]) -> Iterator[Callable[..., RunningServer]]:
-    """Starts servers with a session whose streams wait until the end of the test."""
+    """Return a function that starts a server with the session `waits`, whose streams last until the end of the test."""
     servers = []
 
     def start(**limits: int) -> RunningServer:
@@ -95,7 +95,7 @@ def test_a_users_busy_connections_take_only_the_users_share(waits: Callable[...,
         assert refusal_for(server, BOB) == 503
 
 
-def test_all_users_together_leave_root_a_share(waits: Callable[..., RunningServer]) -> None:
+def test_all_users_together_leave_connections_for_root(waits: Callable[..., RunningServer]) -> None:
     server = waits(connections=3, connections_of_user=1)
     with ExitStack() as stack:
         for uid in (ANN, BOB):
@@ -104,7 +104,7 @@ def test_all_users_together_leave_root_a_share(waits: Callable[..., RunningServe
         assert status_for(server, 0) == 200
 
 
-def test_a_users_own_idle_connections_give_way(waits: Callable[..., RunningServer]) -> None:
+def test_a_new_connection_closes_an_idle_one_of_the_same_user(waits: Callable[..., RunningServer]) -> None:
     server = waits(connections=8, connections_of_user=2)
     with ExitStack() as stack:
         roots, bobs = connect(server, 0, stack), connect(server, BOB, stack)
@@ -114,7 +114,7 @@ def test_a_users_own_idle_connections_give_way(waits: Callable[..., RunningServe
         assert [client.ask("GET", "/v1/status").status for client in (roots, bobs)] == [200, 200]
 
 
-def test_so_many_requests_of_a_user_are_served_at_a_time(waits: Callable[..., RunningServer]) -> None:
+def test_a_limited_number_of_requests_of_a_user_is_served_at_a_time(waits: Callable[..., RunningServer]) -> None:
     server = waits(requests_of_user=1)
     body = b'{"branch": "later"}'
     with ExitStack() as stack:
@@ -130,7 +130,7 @@ def test_so_many_requests_of_a_user_are_served_at_a_time(waits: Callable[..., Ru
         assert (first.answer().status, second.answer().status) == (201, 200)
 
 
-def test_requests_that_are_there_already_take_turns_with_others(serve: Callable[..., RunningServer]) -> None:
+def test_many_waiting_requests_of_a_client_do_not_delay_another_client(serve: Callable[..., RunningServer]) -> None:
     served: list[int] = []
     others: list[RawClient] = []
 
@@ -139,7 +139,7 @@ def test_requests_that_are_there_already_take_turns_with_others(serve: Callable[
 
     async def flood(memory: MemoryService) -> None:
         await note(memory, ANN)
-        if len(served) == 1:  # a client asks while the loop serves this one
+        if len(served) == 1:  # another client sends a request while the loop serves this one
             others[0].send(b"GET /v1/other HTTP/1.1\r\nHost: w\r\n\r\n")
 
     async def other(memory: MemoryService) -> None:
@@ -159,7 +159,7 @@ def test_requests_that_are_there_already_take_turns_with_others(serve: Callable[
 
 
 @pytest.mark.parametrize("has_waited", [False, True], ids=["one after the other", "each waited for its client"])
-def test_a_users_connections_have_one_turn_a_round_between_them(*, has_waited: bool) -> None:
+def test_the_connections_of_a_user_share_one_turn_in_each_round_of_the_loop(*, has_waited: bool) -> None:
     async def most_in_a_round(share: Share) -> int:
         rounds = [0]
 

@@ -1,4 +1,4 @@
-"""Streams after the upgrade: docs/protocol.md, section 2."""
+"""Streams after the upgrade, as docs/protocol.md, section 2, describes them."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from tests.daemon.raw_client import RawClient, frame
 
 @pytest.fixture
 def session(client: RawClient) -> RawClient:
-    """A client on a server that has the branches of which MemoryService makes something."""
+    """A client of a server that has the branches whose names select a behaviour of MemoryService."""
     for branch in ("main", "fails", "surprises", "waits", "floods", "cancels"):
         assert client.ask("POST", "/v1/sessions", {"branch": branch}).status == 201
     return client
 
 
-def test_frames_go_both_ways_until_the_end_frame(session: RawClient) -> None:
+def test_frames_are_sent_in_both_directions_until_the_end_frame(session: RawClient) -> None:
     answer = session.upgrade("/v1/sessions/main/attach", {"rows": 50, "cols": 100})
     assert (answer.status, answer.headers["upgrade"]) == (101, "waypoint-stream")
     session.send_frame("i", b"hello")
@@ -31,7 +31,7 @@ def test_frames_go_both_ways_until_the_end_frame(session: RawClient) -> None:
     assert session.ended()
 
 
-def test_bytes_behind_the_request_belong_to_the_stream(session: RawClient) -> None:
+def test_bytes_after_the_request_belong_to_the_stream(session: RawClient) -> None:
     early = frame("i", b"first") + frame("i", b"second")[:3]
     session.upgrade("/v1/sessions/main/attach", early=early)
     session.send(frame("i", b"second")[3:])
@@ -57,7 +57,7 @@ def test_the_largest_frame_passes_unchanged(session: RawClient) -> None:
 @pytest.mark.parametrize(
     "data", [frame("o", b""), frame("\0", b""), frame("w", b"abc"), frame("k", b"x" * 17), b"i\x00\x10\x00\x01"]
 )
-def test_a_frame_that_breaks_the_protocol_ends_the_stream_with_words(session: RawClient, data: bytes) -> None:
+def test_a_frame_that_breaks_the_protocol_ends_the_stream_with_an_error(session: RawClient, data: bytes) -> None:
     session.upgrade("/v1/sessions/main/attach")
     session.send(data)
     kind, payload = session.frame()
@@ -71,7 +71,7 @@ def test_a_stream_without_upgrade_is_426(session: RawClient) -> None:
     assert session.ask("POST", "/v1/sessions/main/attach").status == 426
 
 
-def test_a_stream_of_an_unknown_branch_is_a_plain_answer(session: RawClient) -> None:
+def test_a_wrong_request_for_a_stream_gets_an_ordinary_error_answer(session: RawClient) -> None:
     assert session.upgrade("/v1/sessions/nowhere/logs").status == 404
     assert session.upgrade("/v1/sessions/main/exec", {"txt": "x"}).status == 400
     assert session.ask("GET", "/v1/status").status == 200
@@ -89,7 +89,7 @@ def test_an_upgrade_header_on_a_plain_route_is_ignored(session: RawClient) -> No
     assert session.ask("POST", "/v1/doctor", headers=headers).status == 200
 
 
-def test_stopping_the_server_ends_streams_with_words(server: RunningServer, session: RawClient) -> None:
+def test_a_stop_of_the_server_ends_streams_with_an_error(server: RunningServer, session: RawClient) -> None:
     session.upgrade("/v1/sessions/waits/attach")
     with server.connect() as other:
         other.ask("POST", "/v1/daemon/stop")
@@ -98,10 +98,10 @@ def test_stopping_the_server_ends_streams_with_words(server: RunningServer, sess
     assert session.ended()
 
 
-def test_a_client_that_goes_away_ends_its_stream(server: RunningServer, session: RawClient) -> None:
+def test_a_stream_ends_when_its_client_disconnects(server: RunningServer, session: RawClient) -> None:
     session.upgrade("/v1/sessions/floods/attach")
     session.frame()
     session.sock.close()
-    with server.connect() as other:  # the server goes on, and forgets the one that left
+    with server.connect() as other:
         while not server.service.ended_streams:
             assert other.ask("GET", "/v1/status").status == 200

@@ -1,4 +1,4 @@
-"""Supervisor and daemon, killed in every way: docs/protocol.md, section 5."""
+"""Supervisor and daemon replace each other after kills, as docs/protocol.md, section 5, describes."""
 
 import os
 import signal
@@ -27,17 +27,17 @@ def home(tmp_path: Path) -> Iterator[KeptHome]:
         yield home
 
 
-def test_the_socket_listens_when_the_supervisor_says_that_it_is_ready(home: KeptHome) -> None:
+def test_the_socket_listens_when_the_supervisor_reports_ready(home: KeptHome) -> None:
     assert home.start() == f"ready {home.supervisor_pid()}"
     assert home.ask("GET", "/v1/status").status == 200
 
 
-def test_nothing_of_the_caller_is_kept(home: KeptHome) -> None:
+def test_supervisor_and_daemon_inherit_nothing_from_the_caller(home: KeptHome) -> None:
     read, write = os.pipe()
     env = {"SECRET_TOKEN": "hunter2", "WAYPOINT_CRIU": "/opt/criu", "LC_ALL": "C.UTF-8"}
     home.start(env, pass_fds=[write])
     os.close(write)
-    assert os.read(read, 1) == b""  # nobody else holds the other end
+    assert os.read(read, 1) == b""  # no process has inherited the other end
     os.close(read)
     supervisor, daemon = facts_of(home.supervisor_pid()), facts_of(home.daemon_pid())
     log = str(home.folder / "daemon.log")
@@ -59,20 +59,20 @@ def test_the_daemon_has_a_mount_namespace_of_its_own(home: KeptHome) -> None:
     assert os.readlink(f"/proc/{home.supervisor_pid()}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
 
 
-def test_a_daemon_that_is_killed_is_replaced_at_once(home: KeptHome) -> None:
+def test_a_killed_daemon_is_replaced_at_once(home: KeptHome) -> None:
     home.start()
     first = home.daemon_pid()
     kill(first)
     assert home.daemon_pid() != first
 
 
-def test_a_supervisor_that_is_killed_is_replaced_by_the_daemon(home: KeptHome) -> None:
+def test_a_killed_supervisor_is_replaced_by_the_daemon(home: KeptHome) -> None:
     home.start()
     daemon, first = home.daemon_pid(), home.supervisor_pid()
     kill(first)
     home.until(lambda: home.supervisor_pid() != first)
     assert home.daemon_pid() == daemon
-    # The new one keeps the daemon as the old one did, though it is not its child.
+    # The new supervisor replaces the daemon too, although the daemon is not its child.
     kill(daemon)
     assert home.daemon_pid() != daemon
 
@@ -81,10 +81,10 @@ def mount_namespace(pid: int | str) -> int:
     return os.stat(f"/proc/{pid}/ns/mnt").st_ino
 
 
-def test_a_supervisor_that_was_replaced_is_outside_of_the_daemons_mounts(home: KeptHome) -> None:
+def test_a_new_supervisor_is_outside_of_the_daemons_mount_namespace(home: KeptHome) -> None:
     home.start()
     for _ in range(2):
-        home.daemon_pid()  # it runs
+        home.daemon_pid()  # wait until the daemon runs
         first = home.supervisor_pid()
         kill(first)
         home.until(lambda first=first: home.supervisor_pid() != first)  # type: ignore[misc]
@@ -98,7 +98,7 @@ def test_a_supervisor_that_was_replaced_is_outside_of_the_daemons_mounts(home: K
 
 
 @pytest.mark.soak(part="outages")
-def test_each_of_the_two_may_be_killed_again_and_again(home: KeptHome) -> None:
+def test_supervisor_and_daemon_can_be_killed_repeatedly(home: KeptHome) -> None:
     home.start()
     for _ in range(3):
         daemon, supervisor = home.daemon_pid(), home.supervisor_pid()
@@ -112,7 +112,7 @@ def test_each_of_the_two_may_be_killed_again_and_again(home: KeptHome) -> None:
 def test_after_both_were_killed_a_new_start_finds_the_socket_stale(home: KeptHome) -> None:
     home.start()
     first = home.daemon_pid()
-    os.kill(first, signal.SIGSTOP)  # it would start another supervisor before it is killed
+    os.kill(first, signal.SIGSTOP)  # otherwise the daemon would start another supervisor before it is killed
     kill(home.supervisor_pid(), first)
     with pytest.raises(ConnectionRefusedError):
         RawClient(home.socket)
@@ -120,7 +120,7 @@ def test_after_both_were_killed_a_new_start_finds_the_socket_stale(home: KeptHom
     assert home.daemon_pid() != first
 
 
-def test_a_stale_socket_of_anybody_is_replaced(home: KeptHome) -> None:
+def test_a_stale_socket_is_replaced(home: KeptHome) -> None:
     home.runtime.mkdir(parents=True, mode=0o711)
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(home.socket)
@@ -128,7 +128,7 @@ def test_a_stale_socket_of_anybody_is_replaced(home: KeptHome) -> None:
     assert home.ask("GET", "/v1/status").status == 200
 
 
-def test_clients_that_come_while_the_daemon_is_killed_are_all_answered(home: KeptHome) -> None:
+def test_all_requests_are_answered_although_the_daemon_is_killed_meanwhile(home: KeptHome) -> None:
     home.start()
     answers: list[int] = []
     gate = threading.Barrier(51)
@@ -148,7 +148,7 @@ def test_clients_that_come_while_the_daemon_is_killed_are_all_answered(home: Kep
     assert answers == [200] * 200
 
 
-def test_of_supervisors_started_at_once_one_serves_and_all_say_so(home: KeptHome) -> None:
+def test_of_several_supervisors_started_at_once_one_serves_and_all_report_it(home: KeptHome) -> None:
     started = [home.spawn() for _ in range(8)]
     reports = set()
     for process in started:
@@ -160,7 +160,7 @@ def test_of_supervisors_started_at_once_one_serves_and_all_say_so(home: KeptHome
     assert home.log().count("] daemon ") == 1
 
 
-def test_a_supervisor_started_beside_an_orphaned_daemon_leaves_it_its_socket(home: KeptHome) -> None:
+def test_a_new_supervisor_keeps_the_running_daemon_and_its_socket(home: KeptHome) -> None:
     home.start()
     daemon, supervisor = home.daemon_pid(), home.supervisor_pid()
     os.kill(supervisor, signal.SIGKILL)
@@ -169,7 +169,7 @@ def test_a_supervisor_started_beside_an_orphaned_daemon_leaves_it_its_socket(hom
     assert home.daemon_pid() == daemon
 
 
-def test_stopping_ends_both_and_removes_the_socket_before_it_is_answered(home: KeptHome) -> None:
+def test_a_stop_ends_both_and_removes_the_socket_before_its_answer(home: KeptHome) -> None:
     home.start()
     with ending(home.supervisor_pid(), home.daemon_pid()):
         assert home.ask("POST", "/v1/daemon/stop").json == {}
@@ -187,7 +187,7 @@ def test_sigterm_to_either_stops_both(home: KeptHome, which: str) -> None:
 
 def test_stopping_works_after_the_supervisor_was_replaced(home: KeptHome) -> None:
     home.start()
-    home.daemon_pid()  # it runs
+    home.daemon_pid()  # wait until the daemon runs
     first = home.supervisor_pid()
     kill(first)
     home.until(lambda: home.supervisor_pid() != first)
@@ -196,7 +196,7 @@ def test_stopping_works_after_the_supervisor_was_replaced(home: KeptHome) -> Non
     assert not os.path.exists(home.socket)
 
 
-def test_a_start_right_after_a_stop_waits_for_the_old_ones_to_end(home: KeptHome) -> None:
+def test_a_start_right_after_a_stop_waits_for_the_old_daemon_to_end(home: KeptHome) -> None:
     home.start()
     for _ in range(3):
         first = home.daemon_pid()
@@ -215,7 +215,7 @@ def test_a_supervisor_whose_socket_was_removed_is_replaced(home: KeptHome) -> No
     assert home.daemon_pid() != daemon
 
 
-def test_a_second_daemon_of_a_home_refuses(home: KeptHome) -> None:
+def test_a_second_daemon_of_a_home_refuses_to_start(home: KeptHome) -> None:
     home.start()
     first = home.daemon_pid()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -231,7 +231,7 @@ def test_a_second_daemon_of_a_home_refuses(home: KeptHome) -> None:
     assert home.daemon_pid() == first
 
 
-def test_a_home_that_cannot_be_served_is_told_to_the_clients(home: KeptHome) -> None:
+def test_the_reason_why_a_home_cannot_be_served_is_sent_to_clients(home: KeptHome) -> None:
     (home.folder / "refuses").touch()
     home.start()
     with ending(home.supervisor_pid()):
@@ -240,7 +240,7 @@ def test_a_home_that_cannot_be_served_is_told_to_the_clients(home: KeptHome) -> 
     assert not os.path.exists(home.socket)
 
 
-def test_a_home_that_was_mended_is_served_to_the_next_client(home: KeptHome) -> None:
+def test_a_repaired_home_is_served_to_the_next_client(home: KeptHome) -> None:
     (home.folder / "refuses").touch()
     home.start()
     assert home.ask("GET", "/v1/sessions").status == 501
@@ -250,17 +250,17 @@ def test_a_home_that_was_mended_is_served_to_the_next_client(home: KeptHome) -> 
 
 
 @pytest.mark.soak(part="outages")
-def test_a_daemon_that_always_dies_is_given_up_in_words(home: KeptHome) -> None:
+def test_the_supervisor_gives_up_a_daemon_that_always_dies_and_logs_it(home: KeptHome) -> None:
     (home.folder / "dies").touch()
     home.start()
-    with ending(home.supervisor_pid(), deadline_s=60.0):  # after 16 s, nearly all of waiting
+    with ending(home.supervisor_pid(), deadline_s=60.0):  # 16 s, most of it delays between the starts
         pass
     assert not os.path.exists(home.socket)
     assert "the daemon died 10 times" in home.log()
 
 
 @pytest.mark.soak(part="outages")
-def test_daemons_that_take_long_to_fail_are_waited_for_as_quick_deaths_are(home: KeptHome) -> None:
+def test_the_delay_before_the_next_daemon_grows_also_for_daemons_that_fail_late(home: KeptHome) -> None:
     (home.folder / "dies-late").touch()
     home.start()
     wait_until(lambda: "starts the next daemon in 0.2 s" in home.log(), "three daemons have died")
@@ -268,7 +268,7 @@ def test_daemons_that_take_long_to_fail_are_waited_for_as_quick_deaths_are(home:
     assert home.ask("GET", "/v1/status").status == 200
 
 
-def test_a_missing_home_is_an_error_in_words(home: KeptHome) -> None:
+def test_a_missing_home_is_reported_as_an_error(home: KeptHome) -> None:
     home.folder.rmdir()
     assert home.start().startswith("error ")
     assert not home.runtime.exists()
@@ -276,13 +276,13 @@ def test_a_missing_home_is_an_error_in_words(home: KeptHome) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_broken_config_json_is_an_error_in_words(home: KeptHome, content: str) -> None:
+def test_a_broken_config_json_is_reported_as_an_error(home: KeptHome, content: str) -> None:
     (home.folder / "config.json").write_text(content)
     assert home.start().startswith("error ")
     assert "cannot start" in home.log()
 
 
-def test_config_json_says_who_may_connect(home: KeptHome) -> None:
+def test_config_json_sets_the_owner_and_group_of_the_socket(home: KeptHome) -> None:
     write_config(home, owner_uid=12345)
     home.start()
     found = os.stat(home.socket)
@@ -304,7 +304,7 @@ def test_a_large_log_is_moved_aside(home: KeptHome) -> None:
     assert len(home.log()) < 1000
 
 
-def test_patience_ends_only_with_deaths_in_a_row() -> None:
+def test_only_quick_deaths_in_a_row_use_up_the_supervisors_patience() -> None:
     patience = Patience()
     assert [patience.delay_after(0.5) for _ in range(8)] == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAX_DELAY_S]
     assert patience.delay_after(QUICK_DEATH_S) == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.acceptance.moments import Way, alone, brought_back, new_name, says, started
+from tests.acceptance.moments import Way, in_process, in_shell, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client import Session
 
@@ -62,7 +62,7 @@ else:
 
 def wait_written(session: Session, word: str, number: int) -> None:
     """Wait until the writer has written `number` rows and the last row has `word`. Fails if the writer has ended."""
-    alone(
+    in_process(
         session,
         f"until read -r n word </srv/written && [ $n -ge {number} ] && [ $word = {word} ]; do"
         " pgrep -F /srv/writer.pid >/dev/null || { cat /srv/errors; exit 1; }; sleep 0.02; done 2>/dev/null",
@@ -77,7 +77,7 @@ def words_of(rows: list[str]) -> list[str]:
 
 def rows_of(session: Session) -> list[str]:
     """End the writer, and return all rows of the database."""
-    says(session, "kill %1; wait %1 || true")
+    in_shell(session, "kill %1; wait %1 || true")
     found = session.run("python3", "-", stdin=SQLITE_ROWS.encode())
     assert found.exit == 0, found
     return found.stdout.decode().splitlines()
@@ -85,19 +85,19 @@ def rows_of(session: Session) -> list[str]:
 
 def test_a_database_under_load_loses_no_row_in_any_copy(home: Home) -> None:
     with started(home, "root") as session:
-        says(session, "echo parent >/srv/word")
+        in_shell(session, "echo parent >/srv/word")
         session.run("sh", "-c", "cat >/srv/writer", stdin=WRITER.encode())
         session.exec("python3 /srv/writer >/srv/errors 2>&1 & echo $! >/srv/writer.pid")
         wait_written(session, "parent", MORE)
         checkpoint = new_name(session)
         taken = session.checkpoint(checkpoint, tier="live")
         assert taken.degraded == []
-        first, second = (brought_back(home, session, checkpoint, "fork") for _ in range(2))
+        first, second = (restore_as(home, session, checkpoint, "fork") for _ in range(2))
         branches = {"parent": session, "first": first, "second": second}
         for word, branch in branches.items():
-            says(branch, f"echo {word} >/srv/word.new; mv /srv/word.new /srv/word")
+            in_shell(branch, f"echo {word} >/srv/word.new; mv /srv/word.new /srv/word")
         for word, branch in branches.items():
-            before = int(alone(branch, "cat /srv/written").split()[0])
+            before = int(in_process(branch, "cat /srv/written").split()[0])
             wait_written(branch, word, before + MORE)
         rows = {word: rows_of(branch) for word, branch in branches.items()}
         for word in branches:
@@ -105,8 +105,8 @@ def test_a_database_under_load_loses_no_row_in_any_copy(home: Home) -> None:
             assert set(words) == {"parent", word}
             assert words == sorted(words, key="parent".__ne__), "a row of the parent follows a row of the copy"
             assert words.count(word) >= MORE
-        session = brought_back(home, session, checkpoint, "restore")
-        wait_written(session, "parent", int(alone(session, "cat /srv/written").split()[0]) + MORE)
+        session = restore_as(home, session, checkpoint, "restore")
+        wait_written(session, "parent", int(in_process(session, "cat /srv/written").split()[0]) + MORE)
         assert set(words_of(rows_of(session))) == {"parent"}
 
 
@@ -116,13 +116,13 @@ def test_an_open_transaction_keeps_its_lock_in_a_copy(home: Home, way: Way) -> N
     with started(home, "root") as session:
         session.run("sh", "-c", "cat >/srv/writer", stdin=SQLITE_OPEN.encode())
         session.exec("python3 /srv/writer >/srv/errors 2>&1 &")
-        alone(session, "until [ -e /srv/begun ]; do sleep 0.02; done")
+        in_process(session, "until [ -e /srv/begun ]; do sleep 0.02; done")
         checkpoint = new_name(session)
         taken = session.checkpoint(checkpoint, tier="live")
         assert taken.degraded == []
-        copy = brought_back(home, session, checkpoint, way)
+        copy = restore_as(home, session, checkpoint, way)
         assert copy.run("python3", "-", stdin=SQLITE_OTHER.encode()).stdout == b"database is locked\n"
-        says(copy, "touch /srv/commit; wait %1")
+        in_shell(copy, "touch /srv/commit; wait %1")
         assert copy.run("python3", "-", stdin=SQLITE_OTHER.encode()).stdout == b"written\n"
         words = "import sqlite3; print(sqlite3.connect('/srv/app.db').execute('SELECT * FROM rows').fetchall())"
         assert copy.run("python3", "-c", words).stdout == b"[('open',), ('other',)]\n"
