@@ -90,7 +90,7 @@ ip addr add {PUBLIC}/32 dev lo; ip addr add {PUBLIC6}/128 dev lo nodad; ip addr 
 
 
 @dataclass(frozen=True, slots=True)
-class HomeThere(Home):
+class HomeInNamespace(Home):
     """A home whose commands, and so whose daemon, run in the namespaces of the process `pid`."""
 
     pid: int
@@ -110,9 +110,9 @@ class Outside:
         command = ["nsenter", "-t", str(self.host), "-n", "-m", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    def moved(self, home: Home) -> HomeThere:
+    def moved(self, home: Home) -> HomeInNamespace:
         home.must("daemon", "stop")
-        return HomeThere(home.path, self.host)
+        return HomeInNamespace(home.path, self.host)
 
 
 @contextlib.contextmanager

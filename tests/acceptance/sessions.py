@@ -60,12 +60,12 @@ OF_THE_BASE, OWN_MOUNT = "root of the base", "mount of its own"
 
 
 @contextlib.contextmanager
-def ground_of(kind: str) -> Iterator[Path]:
+def make_host_folder(kind: str) -> Iterator[Path]:
     """Make a folder of the host that new sessions see: in the root file system, or (OWN_MOUNT) as a separate mount.
 
     Only the homes of this test process see that mount (tests/workers.py).
     """
-    place = Path(tempfile.mkdtemp(prefix="ground-", dir=make_temp_root()))
+    place = Path(tempfile.mkdtemp(prefix="host-folder-", dir=make_temp_root()))
     place.chmod(0o755)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, place)

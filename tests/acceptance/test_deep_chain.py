@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from tests.acceptance.moments import in_shell, started
 from tests.acceptance.people import Person
+from tests.acceptance.restoring import in_shell, started
 from tests.homes import Home
 
 pytestmark = [pytest.mark.soak(part="load"), pytest.mark.privileged, pytest.mark.requires("criu")]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.moments import in_process, in_shell, new_name, restore_as, started
 from tests.acceptance.people import Person
+from tests.acceptance.restoring import in_process, in_shell, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client import Client
 from waypoint.client.sdk import Session

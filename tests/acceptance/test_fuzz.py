@@ -59,7 +59,7 @@ def open_files(pid: int) -> Counter[str]:
 
 @contextlib.contextmanager
 def unharmed(home: Home) -> Iterator[None]:
-    """Check that the block causes no bug report in the log and no end, memory growth or open files of the daemon."""
+    """Check that the block neither ends the daemon, nor makes it log a bug, nor leaves it more memory or open files."""
     pid, log = daemon_of(home), home.path / "daemon.log"
     inside(home, "good", "true")
     before, files, read = resident_bytes(pid), open_files(pid), log.stat().st_size
@@ -73,7 +73,7 @@ def unharmed(home: Home) -> Iterator[None]:
     assert resident_bytes(pid) < before + GROWN_BYTES
 
 
-def answers(home: Home) -> None:
+def check_good_session(home: Home) -> None:
     assert inside(home, "good", "echo $((40 + 2))") == "42\n"
 
 
@@ -93,7 +93,7 @@ def test_no_request_harms_the_daemon(crowd: Home) -> None:
 
     with unharmed(crowd):
         asks()
-        answers(crowd)
+        check_good_session(crowd)
 
 
 class Folder:
@@ -158,7 +158,7 @@ def test_no_content_of_a_run_folder_harms_the_daemon(crowd: Home) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             done = crowd.cli("exec", "-b", "evil", "--timeout", "0.5", "--wait-prompt", "0.2", "true", timeout_s=2)
             assert "bug of Waypoint" not in done.stderr, done
-        answers(crowd)
+        check_good_session(crowd)
 
     crowd.must("shell", "evil", "-d", "--user", "root")
     with unharmed(crowd):
@@ -180,7 +180,7 @@ def test_a_starting_daemon_survives_any_content_of_a_run_folder(crowd: Home) -> 
         for what in puts:
             folder.put(what)
         os.kill(daemon_of(crowd), signal.SIGKILL)
-        answers(crowd)
+        check_good_session(crowd)
         crowd.must("stop", "evil")
         crowd.must("shell", "evil", "-d", "--user", "root")
 

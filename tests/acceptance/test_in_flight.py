@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Way, in_process, in_shell, new_name, restore_as, started
+from tests.acceptance.restoring import WAYS, Way, in_process, in_shell, new_name, restore_as, started
 from tests.homes import Home
 from tests.waiting import PATIENCE_S
 from waypoint.client.results import ExecResult

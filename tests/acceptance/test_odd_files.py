@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Mood, Way, in_process, new_name, restore_as, started
-from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, ground_of
+from tests.acceptance.restoring import WAYS, Mood, Way, in_process, new_name, restore_as, started
+from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, make_host_folder
 from tests.homes import Home, open_home
 from waypoint.client import Client
 from waypoint.client.sdk import Session
@@ -86,7 +86,7 @@ def base(place: Path) -> None:
 @pytest.fixture(scope="module", params=[OF_THE_BASE, pytest.param(OWN_MOUNT, marks=pytest.mark.soak(part="matrix"))])
 def place(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder of the host with files: in the root file system, or a separate mount."""
-    with ground_of(request.param) as folder:
+    with make_host_folder(request.param) as folder:
         base(folder)
         yield folder
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Way, in_process, in_shell, new_name, restore_as, started
-from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, ground_of
+from tests.acceptance.restoring import WAYS, Way, in_process, in_shell, new_name, restore_as, started
+from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, make_host_folder
 from tests.homes import Home, open_home
 from waypoint.client import Client
 from waypoint.client.sdk import Session
@@ -25,8 +25,8 @@ ABOUT = "ls -A; stat -L -c '%F %a %u %h' /proc/self/cwd; readlink /proc/self/cwd
 
 
 @pytest.fixture(scope="module", params=[OF_THE_BASE, pytest.param(OWN_MOUNT, marks=pytest.mark.soak(part="matrix"))])
-def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
-    with ground_of(request.param) as place:
+def host_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    with make_host_folder(request.param) as place:
         if request.param == OWN_MOUNT:
             # Use up the low inode numbers of the tmpfs: overlay folders have them too, which would confuse CRIU.
             for number in range(1000):
@@ -36,15 +36,15 @@ def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def home(ground: Path) -> Iterator[Home]:
+def home(host_folder: Path) -> Iterator[Home]:
     """A home opened after the mount was made, so that its sessions see the mount."""
     with open_home("removed") as made:
         yield made
 
 
-def make_folder(ground: Path, kind: str) -> tuple[Path, str]:
+def make_folder(host_folder: Path, kind: str) -> tuple[Path, str]:
     """Return the path of a folder of this kind and the shell command by which the session makes or changes it."""
-    folder = ground / f"folder-{next(_NUMBERS)}"
+    folder = host_folder / f"folder-{next(_NUMBERS)}"
     if kind == "new":
         return folder, f"mkdir {folder}; echo content >{folder}/file"
     folder.mkdir()
@@ -52,19 +52,19 @@ def make_folder(ground: Path, kind: str) -> tuple[Path, str]:
     return folder, f"echo more >{folder}/more" if kind == "of the base and changed" else ":"
 
 
-def listing(session: Session, ground: Path) -> str:
-    return in_process(session, f"find {ground} | sort")
+def listing(session: Session, host_folder: Path) -> str:
+    return in_process(session, f"find {host_folder} | sort")
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_shell_and_a_job_continue_in_a_removed_folder(home: Home, ground: Path, kind: str, way: Way) -> None:
-    folder, make = make_folder(ground, kind)
+def test_a_shell_and_a_job_continue_in_a_removed_folder(home: Home, host_folder: Path, kind: str, way: Way) -> None:
+    folder, make = make_folder(host_folder, kind)
     with started(home, "root") as session:
         in_shell(session, f"{make}; chmod 2751 {folder}; cd {folder}; kept=yes")
         session.exec("sleep 1000 &")
         session.exec(f"rm -r {folder}")
-        before = listing(session, ground)
+        before = listing(session, host_folder)
         about = in_shell(session, ABOUT)
         assert about.startswith("directory 2751 0 ")
         for _again in range(2):  # the second time, the restored session is captured
@@ -75,17 +75,17 @@ def test_a_shell_and_a_job_continue_in_a_removed_folder(home: Home, ground: Path
             assert in_shell(session, ABOUT).split()[:3] == about.split()[:3]
             assert in_shell(session, ABOUT).endswith("(deleted)\n")
             assert session.exec("touch file").exit == 1
-            assert listing(session, ground) == before
-        assert in_shell(session, f"cd ..; pwd -P; mkdir {folder}; cd {folder}; pwd -P") == f"{ground}\n{folder}\n"
+            assert listing(session, host_folder) == before
+        assert in_shell(session, f"cd ..; pwd -P; mkdir {folder}; cd {folder}; pwd -P") == f"{host_folder}\n{folder}\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_removed_files_and_folders_stay_open(home: Home, ground: Path, kind: str) -> None:
-    folder, make = make_folder(ground, kind)
+def test_removed_files_and_folders_stay_open(home: Home, host_folder: Path, kind: str) -> None:
+    folder, make = make_folder(host_folder, kind)
     with started(home, "root") as session:
         in_shell(session, f"{make}; mkdir -p {folder}/a/b")
         session.exec(f"exec 7<{folder} 8<{folder}/a/b 9<>{folder}/file; rm -r {folder}")
-        before = listing(session, ground)
+        before = listing(session, host_folder)
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
         for way in WAYS:
@@ -96,31 +96,31 @@ def test_removed_files_and_folders_stay_open(home: Home, ground: Path, kind: str
             assert in_shell(back, "read -r word <&9; echo $word; echo written >&9; cat /proc/$$/fd/9") == (
                 "content\ncontent\nwritten\n"
             )
-            assert listing(back, ground) == before
+            assert listing(back, host_folder) == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_name_of_a_removed_folder_may_be_in_use_again(home: Home, ground: Path, kind: str) -> None:
+def test_the_name_of_a_removed_folder_may_be_in_use_again(home: Home, host_folder: Path, kind: str) -> None:
     """`rm -r build; mkdir build` while a process stays in the old folder; twice; then a file takes the name."""
-    folder, make = make_folder(ground, kind)
+    folder, make = make_folder(host_folder, kind)
     with started(home, "root") as session:
         in_shell(session, f"{make}; cd {folder}")
         session.exec("sleep 1000 &")
         session.exec(f"cd /; rm -r {folder}; mkdir {folder}; cd {folder}")
         session.exec("sleep 1000 &")
         session.exec(f"cd /; rm -r {folder}; echo new >{folder}; kept=yes")
-        before = listing(session, ground)
+        before = listing(session, host_folder)
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
         for way in WAYS:
             back = restore_as(home, session, checkpoint, way)
             assert in_shell(back, f"echo $kept; jobs -r | wc -l; cat {folder}") == "yes\n2\nnew\n"
             assert in_shell(back, "for job in $(jobs -p); do readlink /proc/$job/cwd; done").count("(deleted)") == 2
-            assert listing(back, ground) == before
+            assert listing(back, host_folder) == before
 
 
-def test_parents_of_a_removed_folder_may_be_removed_or_replaced_by_links(home: Home, ground: Path) -> None:
-    folder, make = make_folder(ground, "of the base")
+def test_parents_of_a_removed_folder_may_be_removed_or_replaced_by_links(home: Home, host_folder: Path) -> None:
+    folder, make = make_folder(host_folder, "of the base")
     for name in ("gone", "linked"):
         (folder / name / "inner").mkdir(parents=True)
     with started(home, "root") as session:
@@ -128,18 +128,18 @@ def test_parents_of_a_removed_folder_may_be_removed_or_replaced_by_links(home: H
         session.exec("sleep 1000 &")
         session.exec(f"cd {folder}/linked/inner; kept=yes; rm -r {folder}/gone {folder}/linked")
         session.exec(f"ln -s /etc {folder}/linked")
-        before = listing(session, ground), in_process(session, "ls /etc")
+        before = listing(session, host_folder), in_process(session, "ls /etc")
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
         for way in WAYS:
             back = restore_as(home, session, checkpoint, way)
             assert in_shell(back, "echo $kept; jobs -r | wc -l") == "yes\n1\n"
-            assert (listing(back, ground), in_process(back, "ls /etc")) == before
+            assert (listing(back, host_folder), in_process(back, "ls /etc")) == before
 
 
-def test_the_folder_in_which_a_session_was_started_may_be_removed(home: Home, ground: Path) -> None:
+def test_the_folder_in_which_a_session_was_started_may_be_removed(home: Home, host_folder: Path) -> None:
     """The example of the README: a restore keeps the session that it replaces, and `undo` restores that session."""
-    folder, _ = make_folder(ground, "of the base")
+    folder, _ = make_folder(host_folder, "of the base")
     client = Client(home.path)
     session = client.start(f"start-{folder.name}", user="root", cwd=str(folder))
     try:
@@ -152,15 +152,15 @@ def test_the_folder_in_which_a_session_was_started_may_be_removed(home: Home, gr
         assert in_shell(session, "echo $kept; jobs -r | wc -l; cat file") == "early\n1\ncontent\n"
         home.must("undo")
         assert (
-            in_shell(session, f"echo $kept; jobs -r | wc -l; ls {ground} | grep -c {folder.name}; true")
+            in_shell(session, f"echo $kept; jobs -r | wc -l; ls {host_folder} | grep -c {folder.name}; true")
             == "late\n2\n0\n"
         )
     finally:
         session.stop(discard=True)
 
 
-def test_a_folder_whose_name_ends_in_deleted_is_not_taken_for_a_removed_one(home: Home, ground: Path) -> None:
-    folder, _ = make_folder(ground, "of the base")
+def test_a_folder_whose_name_ends_in_deleted_is_not_taken_for_a_removed_one(home: Home, host_folder: Path) -> None:
+    folder, _ = make_folder(host_folder, "of the base")
     named = folder.rename(folder.with_name(f"{folder.name} (deleted)"))
     with started(home, "root") as session:
         in_shell(session, f"cd '{named}'")

@@ -49,7 +49,7 @@ def quick(home: Home, *words: str, stdin: bytes | None = None) -> Completed:
     return home.must(*words, timeout_s=LIMIT_S, stdin=stdin)
 
 
-def works(home: Home, branch: str) -> None:
+def check_session(home: Home, branch: str) -> None:
     assert quick(home, "exec", "-b", branch, "--timeout", "60", "--", "echo $x").stdout == "kept\n"
     assert home.cli("run", "-b", branch, "--", "sh", "-c", "exit 3", timeout_s=LIMIT_S).code == 3
 
@@ -60,15 +60,15 @@ def works(home: Home, branch: str) -> None:
 def test_no_verb_hangs_on_replaced_files_of_the_run_folder(home: Home, hostile: str, kind: str) -> None:
     home.must("exec", "-b", hostile, "--", "x=kept")
     home.must("run", "-b", hostile, "--", "sh", "-c", REPLACE.format(names=NAMES, make=KINDS[kind]))
-    works(home, hostile)
+    check_session(home, hostile)
     assert quick(home, "exec", "-b", hostile, "-i", "--timeout", "60", "--", "cat", stdin=b"in").stdout == "in"
     assert "kept" in quick(home, "logs", hostile).stdout
     assert quick(home, "checkpoint", "live", "-b", hostile, "--json").json()["tier"] == "live"
     quick(home, "checkpoint", "files", "-b", hostile, "--tier", "files")
     quick(home, "fork", "live", "copy")
-    works(home, "copy")
+    check_session(home, "copy")
     quick(home, "restore", "live", "-b", hostile)
-    works(home, hostile)
+    check_session(home, hostile)
     quick(home, "stop", hostile, "copy")
     quick(home, "shell", hostile, "-d", "--user", "root")
     assert quick(home, "exec", "-b", hostile, "--timeout", "60", "--", "echo hi").stdout == "hi\n"
@@ -94,10 +94,10 @@ def test_without_its_run_folder_run_works_and_copies_are_whole(home: Home, hosti
     assert "\n  next: " in failed.stderr
     assert quick(home, "checkpoint", "live", "-b", hostile, "--json").json()["tier"] == "live"
     quick(home, "fork", "live", "copy")
-    works(home, "copy")
+    check_session(home, "copy")
     assert quick(home, "run", "-b", "copy", "--", "pgrep", "-c", "sleep").stdout == "1\n"
     quick(home, "restore", "live", "-b", hostile)
-    works(home, hostile)
+    check_session(home, hostile)
     home.must("stop", hostile, "copy")
     home.must("rm", "live")
     home.must("branch", "delete", "copy")

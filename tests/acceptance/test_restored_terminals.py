@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.acceptance.moments import MOODS, WAYS, Mood, Way, in_process, new_name, restore_as, started
 from tests.acceptance.people import Person
+from tests.acceptance.restoring import MOODS, WAYS, Mood, Way, in_process, new_name, restore_as, started
 from tests.acceptance.screen import Screen
 from tests.acceptance.seat import Seat
 from tests.homes import Home

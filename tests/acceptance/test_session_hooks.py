@@ -4,7 +4,7 @@ reported.
 
 import pytest
 
-from tests.acceptance.moments import new_name, started
+from tests.acceptance.restoring import new_name, started
 from tests.acceptance.sessions import inside
 from tests.collecting import collecting
 from tests.homes import Home

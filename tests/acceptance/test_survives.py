@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.acceptance.moments import MOODS, WAYS, Mood, Way, in_shell, new_name, restore_as, started
+from tests.acceptance.restoring import MOODS, WAYS, Mood, Way, in_shell, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client.sdk import Session
 

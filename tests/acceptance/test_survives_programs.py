@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Mood, Way, in_process, new_name, restore_as, started
+from tests.acceptance.restoring import WAYS, Mood, Way, in_process, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client.sdk import Session
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.moments import in_process, in_shell, new_name, restore_as, started
-from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, ground_of
+from tests.acceptance.restoring import in_process, in_shell, new_name, restore_as, started
+from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, make_host_folder
 from tests.homes import Home, open_home
 from waypoint.client.sdk import Session
 from waypoint.model.errors import CannotCapture
@@ -22,8 +22,8 @@ LOG = "/root/watched.log"
 
 
 @pytest.fixture(scope="module", params=[OF_THE_BASE, pytest.param(OWN_MOUNT, marks=pytest.mark.soak(part="matrix"))])
-def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
-    with ground_of(request.param) as place:
+def host_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    with make_host_folder(request.param) as place:
         for folder in ("base/below", "bound/below", "moving/below"):
             (place / folder).mkdir(parents=True)
             (place / folder / "file").touch()
@@ -32,7 +32,7 @@ def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def home(ground: Path) -> Iterator[Home]:
+def home(host_folder: Path) -> Iterator[Home]:
     """A home opened after the mount was made, so that its sessions see the mount."""
     with open_home("watched") as made:
         yield made
@@ -56,16 +56,16 @@ def noticed(session: Session, touched: dict[str, str]) -> set[str]:
     return set(in_process(session, f"cat {LOG}").splitlines())
 
 
-def test_watched_files_are_watched_in_every_copy(home: Home, ground: Path) -> None:
+def test_watched_files_are_watched_in_every_copy(home: Home, host_folder: Path) -> None:
     """Files of the base, of the session, renamed, bound, in shared memory; and the root folder."""
-    base, moved, own = f"{ground}/base", f"{ground}/moving", "/root/own"
+    base, moved, own = f"{host_folder}/base", f"{host_folder}/moving", "/root/own"
     still = [
         "/",
         "/etc",
         "/etc/debian_version",
         "/run",
         "/tmp",
-        f"{ground}",
+        f"{host_folder}",
         base,
         f"{base}/file",
         f"{base}/below/file",
@@ -73,20 +73,20 @@ def test_watched_files_are_watched_in_every_copy(home: Home, ground: Path) -> No
     still += [f"{base}/file", f"{base}/below/file", "/bound", "/bound/file", "/bound/below/file", "/dev/shm/file"]
     still += [own, f"{own}/file", "/root/\ta 'name"]
     renamed = {
-        f"{ground}/moved": moved,
-        f"{ground}/moved/below": f"{moved}/below",
-        f"{ground}/moved/another": f"{moved}/file",
-        f"{ground}/moved/below/file": f"{moved}/below/file",
+        f"{host_folder}/moved": moved,
+        f"{host_folder}/moved/below": f"{moved}/below",
+        f"{host_folder}/moved/another": f"{moved}/file",
+        f"{host_folder}/moved/below/file": f"{moved}/below/file",
         "/root/elsewhere": f"{own}/folder",
         "/root/elsewhere/file": f"{own}/folder/file",
     }
     touched = {path: path for path in still} | renamed
     everything = set(touched.values())
-    with started(home, "root", binds=[f"{ground}/bound:/bound"]) as session:  # type: ignore[arg-type]
+    with started(home, "root", binds=[f"{host_folder}/bound:/bound"]) as session:  # type: ignore[arg-type]
         made = [f"{own}/file", f"{own}/folder/file", "/dev/shm/file", still[-1]]
         in_shell(session, f"mkdir -p {own}/folder {own}/gone; touch {shlex.join(made)}")
         watch(session, [*touched.values(), f"{own}/gone"])
-        in_shell(session, f"mv {moved} {ground}/moved; mv {ground}/moved/file {ground}/moved/another")
+        in_shell(session, f"mv {moved} {host_folder}/moved; mv {host_folder}/moved/file {host_folder}/moved/another")
         in_shell(session, f"mv {own}/folder /root/elsewhere; rmdir {own}/gone")
         assert noticed(session, touched) == everything
         for _again in range(2):  # the second time, the restored session is captured

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.bench.frame import Figure, Sizes, at_least, at_most, ms_of_command
 from tests.bench.start import BARE_PYTHON, FLOOR_NAME
-from tests.daemon.kept_home import kept_home
+from tests.daemon.supervised_home import supervised_home
 from tests.homes import open_home
 from tests.places import make_temp_root
 from waypoint.client.sdk import Client
@@ -35,7 +35,7 @@ MB = 1_000_000
 def figures(sizes: Sizes) -> Iterator[list[Figure]]:
     with (
         tempfile.TemporaryDirectory(prefix="bench-daemon-", dir=make_temp_root()) as folder,
-        kept_home(Path(folder) / "kept") as home,
+        supervised_home(Path(folder) / "kept") as home,
         open_home("bench") as real,
         _echo() as echo,
         socket.socket(socket.AF_UNIX) as client,

@@ -25,7 +25,7 @@ def client(home: Home, monkeypatch: pytest.MonkeyPatch) -> Client:
     return Client(home.path)
 
 
-def told(home: Home) -> list[dict[str, Any]]:
+def event_list(home: Home) -> list[dict[str, Any]]:
     return [json.loads(line) for line in home.must("events", "--json").stdout.splitlines()]
 
 
@@ -35,7 +35,7 @@ def kill_daemon(home: Home) -> None:
 
 @pytest.mark.requires("criu")
 def test_operation_events_match_op_log(home: Home) -> None:
-    begin = told(home)[-1]["seq"]
+    begin = event_list(home)[-1]["seq"]
     known = {one["number"] for one in home.must("op", "log", "--json").json()}
     home.must("shell", "ops", "-d")
     home.must("checkpoint", "ops-1", "-b", "ops", "--force")
@@ -45,7 +45,7 @@ def test_operation_events_match_op_log(home: Home) -> None:
     home.must("undo")
     home.must("stop", "ops")
     log = [one for one in home.must("op", "log", "--json").json() if one["number"] not in known]
-    events = [one for one in told(home) if one["kind"] == "operation" and one["seq"] > begin]
+    events = [one for one in event_list(home) if one["kind"] == "operation" and one["seq"] > begin]
     assert len(log) > 6
     assert [(one["number"], one["verb"], one["names"]) for one in events] == [
         (one["number"], one["verb"], sorted({*one["moves"], *one["sessions"]})) for one in reversed(log)
@@ -54,13 +54,13 @@ def test_operation_events_match_op_log(home: Home) -> None:
 
 @pytest.mark.requires("criu")
 def test_sessions_have_events_for_start_replacement_and_end(home: Home) -> None:
-    begin = told(home)[-1]["seq"]
+    begin = event_list(home)[-1]["seq"]
     home.must("shell", "told", "-d")
     first = next(one for one in home.must("ps", "--json").json() if one["branch"] == "told")
     home.must("checkpoint", "told-1", "-b", "told", "--force")
     home.must("restore", "told-1", "-b", "told")
     home.must("stop", "told", "--discard")
-    events = [one for one in told(home) if one["kind"] == "session" and one["seq"] > begin]
+    events = [one for one in event_list(home) if one["kind"] == "session" and one["seq"] > begin]
     assert [(one["change"], one["branch"]) for one in events] == [
         ("started", "told"),
         ("replaced", "told"),
@@ -73,9 +73,9 @@ def test_sessions_have_events_for_start_replacement_and_end(home: Home) -> None:
 def test_an_adopted_session_has_no_start_event(home: Home) -> None:
     home.must("shell", "adopted", "-d")
     kill_daemon(home)
-    assert [one for one in told(home) if one["kind"] == "session" and one["branch"] == "adopted"] == []
+    assert [one for one in event_list(home) if one["kind"] == "session" and one["branch"] == "adopted"] == []
     home.must("stop", "adopted", "--discard")
-    (ended,) = [one for one in told(home) if one["kind"] == "session" and one["branch"] == "adopted"]
+    (ended,) = [one for one in event_list(home) if one["kind"] == "session" and one["branch"] == "adopted"]
     assert ended["change"] == "ended"
 
 
@@ -83,7 +83,7 @@ def test_events_are_printed_as_one_line_each(home: Home) -> None:
     home.must("shell", "lines", "-d")
     home.must("stop", "lines", "--discard")
     lines = home.must("events").stdout.splitlines()
-    events = [one for one in told(home) if one["kind"] != "begin"]
+    events = [one for one in event_list(home) if one["kind"] != "begin"]
     assert len(lines) == len(events)
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  "
     words = [re.fullmatch(f"{when}(\\w+ +.*)", line)[1] for line in lines]  # type: ignore[index]
@@ -167,7 +167,7 @@ def test_doctor_can_run_as_a_job(home: Home) -> None:
     rows = {one["capability"]: one["state"] for one in home.cli("doctor", "--json").json()}
     assert {one["name"]: one["state"] for one in found["result"]} == rows
     assert found["progress"]["items"] == found["progress"]["items_total"] == len(rows)
-    changes = [one["change"] for one in told(home) if one["kind"] == "job" and one["job"]["id"] == job["id"]]
+    changes = [one["change"] for one in event_list(home) if one["kind"] == "job" and one["job"]["id"] == job["id"]]
     assert (changes[0], changes[-1]) == ("started", "ended")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.kept_home import KeptHome, ending, kept_home
+from tests.daemon.supervised_home import SupervisedHome, ending, supervised_home
 from tests.homes import OPEN, Home
 from tests.places import make_temp_root
 from tests.waiting import wait_until
@@ -183,11 +183,11 @@ def test_no_daemon_starts_on_files_that_a_user_has_placed(bare: Home, place: Pat
 
 
 def test_each_daemon_checks_the_owner_again(place: Path) -> None:
-    with kept_home(place / "above/h") as home:
+    with supervised_home(place / "above/h") as home:
         home.start()
         daemon, supervisor = home.daemon_pid(), home.supervisor_pid()
         (place / "above").chmod(0o777)
         with ending(supervisor):
             os.kill(daemon, signal.SIGKILL)
-        assert isinstance(home, KeptHome)
+        assert isinstance(home, SupervisedHome)
         wait_until(lambda: "others may write to" in home.log(), "the log has the reason")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.kept_home import KeptHome, kept_home
 from tests.daemon.raw_client import RawClient
+from tests.daemon.supervised_home import SupervisedHome, supervised_home
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.soak(part="outages"), pytest.mark.privileged]
@@ -17,8 +17,8 @@ WATCHED_S = 3.0  # a timer of one second would fire three times
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[KeptHome]:
-    with kept_home(tmp_path / "home") as home:
+def home(tmp_path: Path) -> Iterator[SupervisedHome]:
+    with supervised_home(tmp_path / "home") as home:
         yield home
 
 
@@ -33,7 +33,7 @@ def wake_ups(pid: int) -> int:
 
 
 @pytest.mark.requires("perf-cgroup")
-def test_with_idle_clients_neither_process_wakes_up(home: KeptHome) -> None:
+def test_with_idle_clients_neither_process_wakes_up(home: SupervisedHome) -> None:
     home.start()
     pids = [home.daemon_pid(), home.supervisor_pid()]
     with ExitStack() as stack:
@@ -56,7 +56,7 @@ def test_with_idle_clients_neither_process_wakes_up(home: KeptHome) -> None:
         wait_until(rests, "neither process wakes up", PATIENCE_S)  # connections are closed later on a busy machine
 
 
-def test_the_supervisor_uses_at_most_12_mib(home: KeptHome) -> None:
+def test_the_supervisor_uses_at_most_12_mib(home: SupervisedHome) -> None:
     home.start()
     home.daemon_pid()
     lines = Path(f"/proc/{home.supervisor_pid()}/status").read_text().splitlines()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.kept_home import DAEMON, KeptHome, ending, facts_of, kept_home, kill, write_config
 from tests.daemon.raw_client import RawClient
+from tests.daemon.supervised_home import DAEMON, SupervisedHome, ending, facts_of, kill, supervised_home, write_config
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.daemon.siblings import MAX_DELAY_S, MAX_QUICK_DEATHS, QUICK_DEATH_S, Patience
 from waypoint.linux.tasks import pidfd
@@ -22,17 +22,17 @@ pytestmark = pytest.mark.privileged
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[KeptHome]:
-    with kept_home(tmp_path / "home") as home:
+def home(tmp_path: Path) -> Iterator[SupervisedHome]:
+    with supervised_home(tmp_path / "home") as home:
         yield home
 
 
-def test_the_socket_listens_when_the_supervisor_reports_ready(home: KeptHome) -> None:
+def test_the_socket_listens_when_the_supervisor_reports_ready(home: SupervisedHome) -> None:
     assert home.start() == f"ready {home.supervisor_pid()}"
     assert home.ask("GET", "/v1/status").status == 200
 
 
-def test_supervisor_and_daemon_inherit_nothing_from_the_caller(home: KeptHome) -> None:
+def test_supervisor_and_daemon_inherit_nothing_from_the_caller(home: SupervisedHome) -> None:
     read, write = os.pipe()
     env = {"SECRET_TOKEN": "hunter2", "WAYPOINT_CRIU": "/opt/criu", "LC_ALL": "C.UTF-8"}
     home.start(env, pass_fds=[write])
@@ -53,20 +53,20 @@ def test_supervisor_and_daemon_inherit_nothing_from_the_caller(home: KeptHome) -
     assert stat.S_IMODE(os.stat(log).st_mode) == 0o600
 
 
-def test_the_daemon_has_a_mount_namespace_of_its_own(home: KeptHome) -> None:
+def test_the_daemon_has_a_mount_namespace_of_its_own(home: SupervisedHome) -> None:
     home.start()
     assert os.readlink(f"/proc/{home.daemon_pid()}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
     assert os.readlink(f"/proc/{home.supervisor_pid()}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
 
 
-def test_a_killed_daemon_is_replaced_at_once(home: KeptHome) -> None:
+def test_a_killed_daemon_is_replaced_at_once(home: SupervisedHome) -> None:
     home.start()
     first = home.daemon_pid()
     kill(first)
     assert home.daemon_pid() != first
 
 
-def test_a_killed_supervisor_is_replaced_by_the_daemon(home: KeptHome) -> None:
+def test_a_killed_supervisor_is_replaced_by_the_daemon(home: SupervisedHome) -> None:
     home.start()
     daemon, first = home.daemon_pid(), home.supervisor_pid()
     kill(first)
@@ -81,7 +81,7 @@ def mount_namespace(pid: int | str) -> int:
     return os.stat(f"/proc/{pid}/ns/mnt").st_ino
 
 
-def test_a_new_supervisor_is_outside_of_the_daemons_mount_namespace(home: KeptHome) -> None:
+def test_a_new_supervisor_is_outside_of_the_daemons_mount_namespace(home: SupervisedHome) -> None:
     home.start()
     for _ in range(2):
         home.daemon_pid()  # wait until the daemon runs
@@ -98,7 +98,7 @@ def test_a_new_supervisor_is_outside_of_the_daemons_mount_namespace(home: KeptHo
 
 
 @pytest.mark.soak(part="outages")
-def test_supervisor_and_daemon_can_be_killed_repeatedly(home: KeptHome) -> None:
+def test_supervisor_and_daemon_can_be_killed_repeatedly(home: SupervisedHome) -> None:
     home.start()
     for _ in range(3):
         daemon, supervisor = home.daemon_pid(), home.supervisor_pid()
@@ -109,7 +109,7 @@ def test_supervisor_and_daemon_can_be_killed_repeatedly(home: KeptHome) -> None:
         assert home.daemon_pid() != daemon
 
 
-def test_after_both_were_killed_a_new_start_finds_the_socket_stale(home: KeptHome) -> None:
+def test_after_both_were_killed_a_new_start_finds_the_socket_stale(home: SupervisedHome) -> None:
     home.start()
     first = home.daemon_pid()
     os.kill(first, signal.SIGSTOP)  # otherwise the daemon would start another supervisor before it is killed
@@ -120,7 +120,7 @@ def test_after_both_were_killed_a_new_start_finds_the_socket_stale(home: KeptHom
     assert home.daemon_pid() != first
 
 
-def test_a_stale_socket_is_replaced(home: KeptHome) -> None:
+def test_a_stale_socket_is_replaced(home: SupervisedHome) -> None:
     home.runtime.mkdir(parents=True, mode=0o711)
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(home.socket)
@@ -128,7 +128,7 @@ def test_a_stale_socket_is_replaced(home: KeptHome) -> None:
     assert home.ask("GET", "/v1/status").status == 200
 
 
-def test_all_requests_are_answered_although_the_daemon_is_killed_meanwhile(home: KeptHome) -> None:
+def test_all_requests_are_answered_although_the_daemon_is_killed_meanwhile(home: SupervisedHome) -> None:
     home.start()
     answers: list[int] = []
     gate = threading.Barrier(51)
@@ -148,7 +148,7 @@ def test_all_requests_are_answered_although_the_daemon_is_killed_meanwhile(home:
     assert answers == [200] * 200
 
 
-def test_of_several_supervisors_started_at_once_one_serves_and_all_report_it(home: KeptHome) -> None:
+def test_of_several_supervisors_started_at_once_one_serves_and_all_report_it(home: SupervisedHome) -> None:
     started = [home.spawn() for _ in range(8)]
     reports = set()
     for process in started:
@@ -160,7 +160,7 @@ def test_of_several_supervisors_started_at_once_one_serves_and_all_report_it(hom
     assert home.log().count("] daemon ") == 1
 
 
-def test_a_new_supervisor_keeps_the_running_daemon_and_its_socket(home: KeptHome) -> None:
+def test_a_new_supervisor_keeps_the_running_daemon_and_its_socket(home: SupervisedHome) -> None:
     home.start()
     daemon, supervisor = home.daemon_pid(), home.supervisor_pid()
     os.kill(supervisor, signal.SIGKILL)
@@ -169,7 +169,7 @@ def test_a_new_supervisor_keeps_the_running_daemon_and_its_socket(home: KeptHome
     assert home.daemon_pid() == daemon
 
 
-def test_a_stop_ends_both_and_removes_the_socket_before_its_answer(home: KeptHome) -> None:
+def test_a_stop_ends_both_and_removes_the_socket_before_its_answer(home: SupervisedHome) -> None:
     home.start()
     with ending(home.supervisor_pid(), home.daemon_pid()):
         assert home.ask("POST", "/v1/daemon/stop").json == {}
@@ -178,14 +178,14 @@ def test_a_stop_ends_both_and_removes_the_socket_before_its_answer(home: KeptHom
 
 
 @pytest.mark.parametrize("which", ["supervisor_pid", "daemon_pid"])
-def test_sigterm_to_either_stops_both(home: KeptHome, which: str) -> None:
+def test_sigterm_to_either_stops_both(home: SupervisedHome, which: str) -> None:
     home.start()
     with ending(home.supervisor_pid(), home.daemon_pid()):
         os.kill(getattr(home, which)(), signal.SIGTERM)
     assert not os.path.exists(home.socket)
 
 
-def test_stopping_works_after_the_supervisor_was_replaced(home: KeptHome) -> None:
+def test_stopping_works_after_the_supervisor_was_replaced(home: SupervisedHome) -> None:
     home.start()
     home.daemon_pid()  # wait until the daemon runs
     first = home.supervisor_pid()
@@ -196,7 +196,7 @@ def test_stopping_works_after_the_supervisor_was_replaced(home: KeptHome) -> Non
     assert not os.path.exists(home.socket)
 
 
-def test_a_start_right_after_a_stop_waits_for_the_old_daemon_to_end(home: KeptHome) -> None:
+def test_a_start_right_after_a_stop_waits_for_the_old_daemon_to_end(home: SupervisedHome) -> None:
     home.start()
     for _ in range(3):
         first = home.daemon_pid()
@@ -205,7 +205,7 @@ def test_a_start_right_after_a_stop_waits_for_the_old_daemon_to_end(home: KeptHo
         assert home.daemon_pid() != first
 
 
-def test_a_supervisor_whose_socket_was_removed_is_replaced(home: KeptHome) -> None:
+def test_a_supervisor_whose_socket_was_removed_is_replaced(home: SupervisedHome) -> None:
     home.start()
     supervisor, daemon = home.supervisor_pid(), home.daemon_pid()
     with ending(supervisor, daemon):
@@ -215,7 +215,7 @@ def test_a_supervisor_whose_socket_was_removed_is_replaced(home: KeptHome) -> No
     assert home.daemon_pid() != daemon
 
 
-def test_a_second_daemon_of_a_home_refuses_to_start(home: KeptHome) -> None:
+def test_a_second_daemon_of_a_home_refuses_to_start(home: SupervisedHome) -> None:
     home.start()
     first = home.daemon_pid()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -231,7 +231,7 @@ def test_a_second_daemon_of_a_home_refuses_to_start(home: KeptHome) -> None:
     assert home.daemon_pid() == first
 
 
-def test_the_reason_why_a_home_cannot_be_served_is_sent_to_clients(home: KeptHome) -> None:
+def test_the_reason_why_a_home_cannot_be_served_is_sent_to_clients(home: SupervisedHome) -> None:
     (home.folder / "refuses").touch()
     home.start()
     with ending(home.supervisor_pid()):
@@ -240,7 +240,7 @@ def test_the_reason_why_a_home_cannot_be_served_is_sent_to_clients(home: KeptHom
     assert not os.path.exists(home.socket)
 
 
-def test_a_repaired_home_is_served_to_the_next_client(home: KeptHome) -> None:
+def test_a_repaired_home_is_served_to_the_next_client(home: SupervisedHome) -> None:
     (home.folder / "refuses").touch()
     home.start()
     assert home.ask("GET", "/v1/sessions").status == 501
@@ -250,7 +250,7 @@ def test_a_repaired_home_is_served_to_the_next_client(home: KeptHome) -> None:
 
 
 @pytest.mark.soak(part="outages")
-def test_the_supervisor_gives_up_a_daemon_that_always_dies_and_logs_it(home: KeptHome) -> None:
+def test_the_supervisor_gives_up_a_daemon_that_always_dies_and_logs_it(home: SupervisedHome) -> None:
     (home.folder / "dies").touch()
     home.start()
     with ending(home.supervisor_pid(), deadline_s=60.0):  # 16 s, most of it delays between the starts
@@ -260,7 +260,7 @@ def test_the_supervisor_gives_up_a_daemon_that_always_dies_and_logs_it(home: Kep
 
 
 @pytest.mark.soak(part="outages")
-def test_the_delay_before_the_next_daemon_grows_also_for_daemons_that_fail_late(home: KeptHome) -> None:
+def test_the_delay_before_the_next_daemon_grows_also_for_daemons_that_fail_late(home: SupervisedHome) -> None:
     (home.folder / "dies-late").touch()
     home.start()
     wait_until(lambda: "starts the next daemon in 0.2 s" in home.log(), "three daemons have died")
@@ -268,7 +268,7 @@ def test_the_delay_before_the_next_daemon_grows_also_for_daemons_that_fail_late(
     assert home.ask("GET", "/v1/status").status == 200
 
 
-def test_a_missing_home_is_reported_as_an_error(home: KeptHome) -> None:
+def test_a_missing_home_is_reported_as_an_error(home: SupervisedHome) -> None:
     home.folder.rmdir()
     assert home.start().startswith("error ")
     assert not home.runtime.exists()
@@ -276,13 +276,13 @@ def test_a_missing_home_is_reported_as_an_error(home: KeptHome) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_broken_config_json_is_reported_as_an_error(home: KeptHome, content: str) -> None:
+def test_a_broken_config_json_is_reported_as_an_error(home: SupervisedHome, content: str) -> None:
     (home.folder / "config.json").write_text(content)
     assert home.start().startswith("error ")
     assert "cannot start" in home.log()
 
 
-def test_config_json_sets_the_owner_and_group_of_the_socket(home: KeptHome) -> None:
+def test_config_json_sets_the_owner_and_group_of_the_socket(home: SupervisedHome) -> None:
     write_config(home, owner_uid=12345)
     home.start()
     found = os.stat(home.socket)
@@ -296,7 +296,7 @@ def test_config_json_sets_the_owner_and_group_of_the_socket(home: KeptHome) -> N
     assert stat.S_IMODE(home.runtime.stat().st_mode) == 0o711
 
 
-def test_a_large_log_is_moved_aside(home: KeptHome) -> None:
+def test_a_large_log_is_moved_aside(home: SupervisedHome) -> None:
     (home.folder / "daemon.log").write_bytes(b"x" * (4 << 20) + b"y")
     home.start()
     home.ask("GET", "/v1/status")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.acceptance.moments import Way, in_process, in_shell, new_name, restore_as, started
+from tests.acceptance.restoring import Way, in_process, in_shell, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client import Session
 

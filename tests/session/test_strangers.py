@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.kept_home import ending
+from tests.daemon.supervised_home import ending
 from tests.homes import Home, open_home
 from tests.session import ledger
 from tests.session.full_disks import fill, make_room, wait_served

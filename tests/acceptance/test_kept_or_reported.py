@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.moments import WAYS, Way, in_process, new_name, restore_as, started
+from tests.acceptance.restoring import WAYS, Way, in_process, new_name, restore_as, started
 from tests.homes import Home
 from waypoint.client.sdk import Session
 

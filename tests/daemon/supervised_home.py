@@ -20,7 +20,7 @@ DAEMON = Path(__file__).with_name("memory_daemon.py")
 ROOT = Path(__file__).parents[2]
 
 
-class KeptHome:
+class SupervisedHome:
     """A home whose daemon and supervisor may be replaced, so that their pids are looked up at each call."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,9 +88,9 @@ def kill(*pids: int) -> None:
 
 
 @contextlib.contextmanager
-def kept_home(folder: Path) -> Iterator[KeptHome]:
+def supervised_home(folder: Path) -> Iterator[SupervisedHome]:
     folder.mkdir(mode=0o700)
-    home = KeptHome(folder)
+    home = SupervisedHome(folder)
     try:
         yield home
     finally:
@@ -101,7 +101,7 @@ def kept_home(folder: Path) -> Iterator[KeptHome]:
                 home.runtime.parent.rmdir()
 
 
-def _end(home: KeptHome) -> None:
+def _end(home: SupervisedHome) -> None:
     """Stop the daemon and wait until no process holds the locks."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
         home.ask("POST", "/v1/daemon/stop")
@@ -123,5 +123,5 @@ def facts_of(pid: int) -> dict[str, object]:
     }
 
 
-def write_config(home: KeptHome, **config: int) -> None:
+def write_config(home: SupervisedHome, **config: int) -> None:
     (home.folder / "config.json").write_text(json.dumps(config))

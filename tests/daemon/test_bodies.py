@@ -282,7 +282,7 @@ def test_an_error_during_a_download_closes_the_connection(
     assert client.chunk() == b"first"
     with pytest.raises((EOFError, ConnectionResetError)):
         client.chunk()
-    assert "test_pieces.py" in caplog.text
+    assert "test_bodies.py" in caplog.text
     assert SECRET not in caplog.text
     with server.connect() as other:
         assert other.ask("GET", "/v1/status").status == 200

@@ -21,7 +21,7 @@ from tests.acceptance.outside import (
     PUBLIC,
     PUBLIC6,
     SLOW,
-    HomeThere,
+    HomeInNamespace,
     Outside,
     open_outside,
 )
@@ -52,36 +52,38 @@ REACHED = "reached at once\n"
 SETTINGS = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout"
 
 
-def tried(home: HomeThere, branch: str, address: str, port: int = ECHO, *, udp: bool = False) -> str:
+def tried(home: HomeInNamespace, branch: str, address: str, port: int = ECHO, *, udp: bool = False) -> str:
     kind = "socket.SOCK_DGRAM" if udp else "socket.SOCK_STREAM"
     return inside(home, branch, TRY.format(kind=kind, address=address, port=port))
 
 
 @pytest.fixture(scope="module")
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    """The namespaces `host` and `internet`."""
     with open_outside(tmp_path_factory.mktemp("outside")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def there(outside: Outside) -> Iterator[HomeThere]:
+def there(outside: Outside) -> Iterator[HomeInNamespace]:
+    """A home whose daemon runs in the namespace `host`."""
     with open_home("way-out") as home:
         yield outside.moved(home)
 
 
 @pytest.fixture
-def branch(there: HomeThere) -> Iterator[str]:
+def branch(there: HomeInNamespace) -> Iterator[str]:
     name = f"b{next(_NUMBERS)}"  # a new name, as a known branch starts from its last files
     there.must("shell", name, "-d")
     yield name
     there.must("stop", "--all", "--discard")
 
 
-def pasta_of(home: HomeThere) -> int:
+def pasta_of(home: HomeInNamespace) -> int:
     return int(json.loads((home.runtime / "router.json").read_bytes())["pid"])
 
 
-def test_a_session_reaches_public_addresses(there: HomeThere, branch: str) -> None:
+def test_a_session_reaches_public_addresses(there: HomeInNamespace, branch: str) -> None:
     assert tried(there, branch, PUBLIC) == REACHED
     assert tried(there, branch, PUBLIC6) == REACHED
     assert tried(there, branch, PUBLIC, udp=True) == REACHED
@@ -91,7 +93,7 @@ def test_a_session_reaches_public_addresses(there: HomeThere, branch: str) -> No
 
 
 @pytest.mark.soak(part="walls")
-def test_a_slow_server_is_reached(there: HomeThere, branch: str) -> None:
+def test_a_slow_server_is_reached(there: HomeInNamespace, branch: str) -> None:
     """pasta of Debian 12 may send a packet without any flag if two packets of a client arrive at once.
 
     That happens when pasta is slow, as it is under strace.
@@ -108,7 +110,9 @@ def test_a_slow_server_is_reached(there: HomeThere, branch: str) -> None:
     assert found == [REACHED] * 5
 
 
-def test_private_addresses_and_other_sessions_are_not_reached(there: HomeThere, branch: str, outside: Outside) -> None:
+def test_private_addresses_and_other_sessions_are_not_reached(
+    there: HomeInNamespace, branch: str, outside: Outside
+) -> None:
     reach = f"import socket; socket.create_connection(('{PRIVATE}', {ECHO}), 5)"
     assert outside.on_host("python3", "-c", reach).returncode == 0  # the host itself reaches the address
     listen = f"import socket; s = socket.create_server(('{HOST}', 8000)); print('ready', flush=True); s.accept()"
@@ -137,7 +141,7 @@ def outside_command(outside: Outside, code: str) -> list[str]:
     return ["nsenter", "-t", str(outside.host), "-n", "python3", "-c", code]
 
 
-def test_root_in_a_session_cannot_change_its_network(there: HomeThere) -> None:
+def test_root_in_a_session_cannot_change_its_network(there: HomeInNamespace) -> None:
     there.must("shell", "u", "-d", "--allow", "userns")
     for command in (
         "ip route add 192.168.0.0/16 dev eth0",
@@ -150,11 +154,11 @@ def test_root_in_a_session_cannot_change_its_network(there: HomeThere) -> None:
     there.must("stop", "u", "--discard")
 
 
-def packets(home: HomeThere, branch: str, code: str) -> str:
+def packets(home: HomeInNamespace, branch: str, code: str) -> str:
     return inside(home, branch, f"python3 -c '{PACKETS}\n{code}'")
 
 
-def test_forged_icmp_errors_do_not_reach_another_session(there: HomeThere, branch: str) -> None:
+def test_forged_icmp_errors_do_not_reach_another_session(there: HomeInNamespace, branch: str) -> None:
     """An ICMP error that quotes a packet of the other session: conntrack would assign it to that connection."""
     there.must("shell", "heard", "-d")
     code = f"""
@@ -181,7 +185,7 @@ for port in range(1024, 65536):
     assert inside(there, "heard", "cat /tmp/heard 2>/dev/null; true") == ""
 
 
-def test_fragments_of_two_sessions_are_not_combined(there: HomeThere, branch: str) -> None:
+def test_fragments_of_two_sessions_are_not_combined(there: HomeInNamespace, branch: str) -> None:
     """Both sessions have the same address and choose the ids of their packets themselves."""
     there.must("shell", "narrow", "-d", "--allow-net", "203.0.113.77")
     second = """
@@ -198,7 +202,7 @@ except TimeoutError:
 
 
 @pytest.mark.soak(part="faults")
-def test_pasta_sees_the_end_of_every_connection(there: HomeThere, branch: str) -> None:
+def test_pasta_sees_the_end_of_every_connection(there: HomeInNamespace, branch: str) -> None:
     """Otherwise pasta would keep connections that are no longer counted for the session."""
 
     def open_files() -> int:
@@ -230,7 +234,7 @@ except TimeoutError:
     assert "nothing" in packets(there, branch, code)
 
 
-def test_half_open_connections_are_tracked_as_long_as_pasta_keeps_them(there: HomeThere, branch: str) -> None:
+def test_half_open_connections_are_tracked_as_long_as_pasta_keeps_them(there: HomeInNamespace, branch: str) -> None:
     assert tried(there, branch, PUBLIC) == REACHED
     for state in ("close_wait", "fin_wait", "unacknowledged", "max_retrans"):
         held = netns.open_held_by(pasta_of(there))
@@ -271,11 +275,11 @@ time.sleep(1000)
 until [ -e /tmp/talks ] && [ -e /tmp/waits ]; do sleep 0.05; done"""
 
 
-def is_reset(home: HomeThere, branch: str) -> bool:
+def is_reset(home: HomeInNamespace, branch: str) -> bool:
     return inside(home, branch, "cat /tmp/ended /tmp/woken 2>/dev/null; true") == "ConnectionResetError" * 2
 
 
-def test_connections_continue_in_the_original_and_are_reset_in_copies(there: HomeThere, branch: str) -> None:
+def test_connections_continue_in_the_original_and_are_reset_in_copies(there: HomeInNamespace, branch: str) -> None:
     inside(there, branch, TALK)
     taken = there.must("checkpoint", "-b", branch, "talking", "--json").json()
     assert taken["tier"] == "live"
@@ -299,7 +303,7 @@ def test_connections_continue_in_the_original_and_are_reset_in_copies(there: Hom
     there.must("rm", "talking")
 
 
-def test_two_sessions_use_the_same_ports_at_once(there: HomeThere, branch: str) -> None:
+def test_two_sessions_use_the_same_ports_at_once(there: HomeInNamespace, branch: str) -> None:
     there.must("shell", "c", "-d")
     code = f"""python3 -c '
 import socket
@@ -315,7 +319,7 @@ import time; time.sleep(1000)
 
 
 @pytest.mark.soak(part="faults")
-def test_the_network_works_after_the_daemon_or_pasta_was_killed(there: HomeThere, branch: str) -> None:
+def test_the_network_works_after_the_daemon_or_pasta_was_killed(there: HomeInNamespace, branch: str) -> None:
     inside(there, branch, TALK)
     pasta = pasta_of(there)
     os.kill(int(there.must("daemon", "status", "--json").json()["pid"]), signal.SIGKILL)
@@ -330,7 +334,7 @@ def test_the_network_works_after_the_daemon_or_pasta_was_killed(there: HomeThere
     assert tried(there, "late", NAME) == REACHED
 
 
-def test_allow_net_limits_the_reachable_addresses(there: HomeThere) -> None:
+def test_allow_net_limits_the_reachable_addresses(there: HomeInNamespace) -> None:
     there.must("shell", "n", "-d", "--allow-net", f"{NAME},{PRIVATE}")
     assert tried(there, "n", PUBLIC) == REACHED
     assert tried(there, "n", NAME) == REACHED
@@ -352,7 +356,7 @@ def test_allow_net_limits_the_reachable_addresses(there: HomeThere) -> None:
     assert (done.code, "only a private network can be narrowed" in done.stderr) == (2, True)
 
 
-def test_with_net_none_connections_are_refused_at_once(there: HomeThere) -> None:
+def test_with_net_none_connections_are_refused_at_once(there: HomeInNamespace) -> None:
     there.must("shell", "none", "-d", "--net", "none")
     assert tried(there, "none", PUBLIC) == "OSError at once\n"
     assert tried(there, "none", NAME) == "gaierror at once\n"

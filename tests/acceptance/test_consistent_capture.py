@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.moments import in_process, new_name, restore_as, started
 from tests.acceptance.people import Person
+from tests.acceptance.restoring import in_process, new_name, restore_as, started
 from tests.homes import Home
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client
