@@ -15,16 +15,17 @@
 # __wp_w: what stands before the names of the files of states: in the folder, or in memory. __wp_first: at the first prompt of a shell in the place of another one. __wp_seq: the number of that state, __wp_most: the microseconds that writing it may take, __wp_hs, __wp_hn: the file of the history, and HISTCMD when it was written. __wp_stated: the id of the last request `state`. Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id.
 # __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin. __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_g, __wp_et: see __wp_guard. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
 
-[[ ! -r ~/.bashrc ]] || . ~/.bashrc
+[[ -v WAYPOINT_AGAIN || ! -r ~/.bashrc ]] || . ~/.bashrc
 
 if \builtin shopt -q expand_aliases; then __wp_aliases=-s; else __wp_aliases=-u; fi
 \builtin shopt -u expand_aliases # else the user's aliases would be expanded in the functions below
 
 __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_w= __wp_first= __wp_seq=0 __wp_rc=${BASH_SOURCE[0]}
 [[ ! ${WAYPOINT_STATE-} =~ ^([0-9]{1,18}):(hist\.[01])?(:aside)?$ ]] || __wp_first=1 __wp_told=unknown __wp_seq=${BASH_REMATCH[1]} __wp_hs=${BASH_REMATCH[2]-} __wp_w=${BASH_REMATCH[3]-}
+[[ ! ${WAYPOINT_AGAIN-} =~ ^[0-9]+:([0-9]{1,18}):(hist\.[01])?:(.*)$ ]] || { __wp_seq=${BASH_REMATCH[1]} __wp_hs=${BASH_REMATCH[2]-}; builtin eval "__wp_old=(${BASH_REMATCH[3]})"; }
 builtin unset -v WAYPOINT_RUN WAYPOINT_STATE
 __wp_names=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
-builtin declare -A __wp_values
+builtin declare -gA __wp_values
 __wp_values=([PAGER]=cat [GIT_PAGER]=cat [MANPAGER]=cat [SYSTEMD_PAGER]=cat [GIT_TERMINAL_PROMPT]=0)
 
 # The terminal's path. Not /dev/tty: CRIU cannot capture a process that has /dev/tty open, and a capture may come while a mark is written.
@@ -109,10 +110,37 @@ __wp_loud() {
   __wp_old=()
 }
 
+# A command whose last part replaces this shell by another one (`exec bash`, `exec "$SHELL" -l`, `exec -l $SHELL`) needs three things: the
+# terminal as the stdin of the new shell, the modes that the terminal had before the command, and hooks in the new shell. So for the time of
+# such a command `exec` is an alias: it asks the daemon for the modes (__wp_replaced), and sets variables by which bash (PROMPT_COMMAND, after
+# all startup files) and zsh (ZDOTDIR) read their hooks. `$$` keeps the hooks out of shells that the new one starts.
+__wp_replaces() {
+  local p='(^|[;&{[:space:]])exec([[:space:]]+-[cl]+|[[:space:]]+-a[[:space:]]+[^][:space:];&|<>()]+)*[[:space:]]+"?(\$\{?(SHELL|BASH)\}?|\$\((which|command -v) [a-z]*sh\)|[^][:space:];&|<>()"$]*sh)"?([[:space:]]+-[-a-z]+)*[;}[:space:]]*$'
+  __wp_ea=
+  [[ $__wp_op != in && $__wp_c == *exec* && $__wp_c =~ $p && ! -v BASH_ALIASES[exec] ]] || return 0
+  __wp_ea=1
+  BASH_ALIASES[exec]='WAYPOINT_RUN=$__wp_d WAYPOINT_AGAIN="$$:$__wp_seq:${__wp_hs-}:${__wp_old[*]@Q}" PROMPT_COMMAND="$__wp_boot" WAYPOINT_ZDOTDIR=${ZDOTDIR-} ZDOTDIR=${__wp_rc%/*}/zdotdir exec <>"$(__wp_replaced)"'
+}
+__wp_boot="[[ \$\$ != $$ ]] || . $__wp_rc"
+__wp_unalias() {
+  [[ -z ${__wp_ea-} ]] || builtin unalias exec
+  __wp_ea=
+}
+
+# Report that another program is about to replace this shell, wait for the daemon, and print the path of the terminal. Not in a subshell,
+# which replaces no shell.
+__wp_replaced() {
+  [[ $BASH_SUBSHELL == 1 ]] || { builtin echo /dev/stdin; return 0; }
+  __wp_say "X;$__wp_n;$__wp_k"
+  __wp_wait X
+  builtin printf '%s' "$__wp_tty"
+}
+
 # Report that the command has ended with status $1. $2: where the end was noticed, Z (the end of the line) or PC (the next prompt).
 __wp_fin() {
   # After a command text that ends within a word, the parser of bash 5.2 takes the next reserved word for a plain word. This resets it.
   builtin eval :
+  __wp_unalias
   [[ $__wp_op == tty ]] || __wp_loud
   __wp_unguard
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
@@ -145,7 +173,7 @@ __wp_exit_trap() {
 
 # The EXIT trap. "$@": the positional parameters. `set -e`, and traps that run at a failure or at each command, are no part of the state, else the
 # new shell could end at once. Where the folder has no room for the state, it goes into memory.
-__wp_leave='{ { __wp_r=$?; \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; [[ $__wp_op == tty ]] || __wp_loud; __wp_rest=0 __wp_c=; } 2>/dev/null
+__wp_leave='{ { __wp_r=$?; \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; __wp_unalias; [[ $__wp_op == tty ]] || __wp_loud; __wp_rest=0 __wp_c=; } 2>/dev/null
 { \builtin trap -p; __wp_keep "$SHELLOPTS" "$@"; [[ -z $__wp_lost ]]; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || { __wp_rest=0; __wp_aside && { \builtin trap -p; __wp_keep "$SHELLOPTS" "$@"; } 1<>"$__wp_l"; } 2>/dev/null
 { __wp_left; } >/dev/null 2>&1; }'
 __wp_left() {
@@ -243,6 +271,7 @@ __wp() {
   __wp_history
   [[ $__wp_op == tty ]] || __wp_quiet
   __wp_guard
+  __wp_replaces
   __wp_say "S;$__wp_n;$__wp_k"
   __wp_wait S
   return "$r"
@@ -359,7 +388,20 @@ if [[ -n $__wp_s ]]; then
   __wp_at=0 __wp_b= __wp_most=1000000
   [[ -n $__wp_w ]] && __wp_aside || __wp_back
   __wp_branch
+  __wp_v=
+  [[ ${PROMPT_COMMAND@a} != *a* ]] || __wp_v=1
   __wp_hook
 fi
 builtin shopt "$__wp_aliases" expand_aliases
+if [[ -v WAYPOINT_AGAIN ]]; then # in the place of a shell that a command has replaced, before this shell's first prompt
+  __wp_loud
+  if [[ ${ZDOTDIR-} == "${__wp_rc%/*}/zdotdir" ]]; then
+    if [[ -n ${WAYPOINT_ZDOTDIR-} ]]; then ZDOTDIR=$WAYPOINT_ZDOTDIR; else builtin unset -v ZDOTDIR; fi
+  fi
+  PROMPT_COMMAND=${PROMPT_COMMAND/"$__wp_boot"/:}
+  builtin declare +x PROMPT_COMMAND
+  builtin unset -v WAYPOINT_AGAIN WAYPOINT_ZDOTDIR
+  # bash runs the elements that a startup file has given to PROMPT_COMMAND, and so __wp_cmd, too.
+  [[ -n $__wp_v ]] || builtin eval "$__wp_cmd"
+fi
 builtin unset -v __wp_v __wp_aliases

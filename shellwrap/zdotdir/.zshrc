@@ -16,6 +16,14 @@ typeset -g __wp_tty=$TTY
 typeset -g __wp_rc=$__wp_here
 unset WAYPOINT_RUN WAYPOINT_STATE
 typeset -ga __wp_old=()
+if [[ ${WAYPOINT_AGAIN-} == <->:<->:* ]]; then # pid, __wp_seq, __wp_hs, __wp_old
+  () {
+    local -a f
+    f=("${(@s.:.)WAYPOINT_AGAIN}")
+    __wp_seq=$f[2] __wp_hs=$f[3]
+    builtin eval "__wp_old=(${(j.:.)${(@)f[4,-1]}})"
+  }
+fi
 
 __wp_file() {
   typeset -g __wp_p=/dev/shm/.waypoint-$1
@@ -98,10 +106,31 @@ __wp_fin() {
   emulate -L zsh
   setopt noerrexit noerrreturn
   (( ! ZSH_SUBSHELL )) || return 0 # if a job of the line is stopped, zsh runs the rest of the line in a fork of itself
+  __wp_unalias
   [[ $__wp_op == tty ]] || __wp_loud
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
   __wp_done=$__wp_n __wp_n= __wp_c=
+}
+
+__wp_replaces() {
+  emulate -L zsh
+  setopt noerrexit noerrreturn
+  local p='(^|[;&{[:space:]])exec([[:space:]]+-[cl]+|[[:space:]]+-a[[:space:]]+[^][:space:];&|<>()]+)*[[:space:]]+"?(\$\{?SHELL\}?|\$\((which|command -v) [a-z]*sh\)|[^][:space:];&|<>()"$]*sh)"?([[:space:]]+-[-a-z]+)*[;}[:space:]]*$'
+  typeset -g __wp_ea=
+  [[ $__wp_op != in && $__wp_c == *exec* && $__wp_c =~ $p ]] && (( ! ${+aliases[exec]} )) || return 0
+  __wp_ea=1
+  aliases[exec]='WAYPOINT_RUN=$__wp_d WAYPOINT_AGAIN="$$:$__wp_seq:$__wp_hs:${(j: :)${(@qq)__wp_old}}" PROMPT_COMMAND="[[ \$\$ != $$ ]] || . ${__wp_rc:h}/hooks.bash" WAYPOINT_ZDOTDIR=${ZDOTDIR-} ZDOTDIR=$__wp_rc exec <>"$(__wp_replaced)"'
+}
+__wp_unalias() {
+  [[ -z ${__wp_ea-} ]] || builtin unalias exec
+  __wp_ea=
+}
+__wp_replaced() {
+  [[ $ZSH_SUBSHELL == 1 ]] || { builtin echo /dev/stdin; return 0 }
+  __wp_say "X;$__wp_n;$__wp_k"
+  __wp_wait X
+  builtin print -rn -- "${__wp_tty:-/dev/tty}"
 }
 
 # Runs when `exit` is about to end the shell; does what __wp_leave does in bash. By then zsh has sent SIGHUP to its jobs, unless `setopt nohup`. zsh
@@ -113,6 +142,7 @@ __wp_left() {
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
   [[ -n $__wp_n && ! $__wp_c =~ '^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:];]*$' ]] && (( ! ZSH_SUBSHELL )) || return 0
+  __wp_unalias
   [[ $__wp_op == tty ]] || __wp_loud
   __wp_next
   [[ -n $__wp_l ]] || return 0
@@ -248,6 +278,7 @@ __wp() {
   __wp_plain
   if [[ -o xtrace ]]; then builtin set +x; __wp_c="set -x; $__wp_c"; fi
   [[ $__wp_op == tty ]] || __wp_quiet
+  __wp_replaces
   __wp_say "S;$__wp_n;$__wp_k"
   __wp_wait S
   return $r
@@ -337,6 +368,8 @@ __wp_arm() {
     return 0
   } 2>/dev/null
 }
+
+[[ -z ${WAYPOINT_AGAIN-} ]] || __wp_loud
 
 if [[ -n $__wp_s ]]; then
   zle -N __wp_arm

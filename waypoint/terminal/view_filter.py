@@ -13,6 +13,7 @@ from shellwrap.ring import Ring
 from waypoint.terminal.drawing import Undrawn
 
 _TAIL_MAX = 1 << 16
+_ENDS = ("E", "X")  # after these marks, output processing is on again
 _CLEAR = b"\x1b[H\x1b[2J"
 # Queries that a terminal answers with input, as if a person had typed the answer. A replay of old output must not
 # contain them: the program that sent the query no longer waits, so the shell would get the answer as input.
@@ -61,7 +62,7 @@ class ViewFilter:
     def pass_mark(self, mark: Mark) -> bytes:
         """Update the filter's state for `mark`. Return the bytes to show in place of the mark."""
         if self._command:
-            if mark.kind == "E" and mark.fields[:2] == self._command:
+            if mark.kind in _ENDS and mark.fields[:2] == self._command:
                 self._command = ()
             return b""
         match mark.kind, mark.fields:
@@ -106,10 +107,10 @@ def open_view(ring: Ring, position: int, running: tuple[str, ...]) -> ViewFilter
     command.
     """
     marks = MarkScanner(ring.start).feed(ring.copy(ring.start, ring.end))
-    ends = [mark for mark in marks if mark.kind in ("V", "E")]
-    if ends and ends[0].kind == "E":  # no V before this E: the command was already running at the ring's start
+    ends = [mark for mark in marks if mark.kind in ("V", *_ENDS)]
+    if ends and ends[0].kind in _ENDS:  # no V before this mark: the command was already running at the ring's start
         running = ends[0].fields[:2]
-    view = ViewFilter(position, running if not ends or ends[0].kind == "E" else ())
+    view = ViewFilter(position, running if not ends or ends[0].kind in _ENDS else ())
     for mark in marks:
         if mark.end <= position:
             view.pass_mark(mark)

@@ -33,7 +33,7 @@ _PROMPT_S = 2.0
 _LOOK_S = 0.25
 # How many seconds a new shell gets until its prompt (the user's startup files run in this time), and the interval at
 # which the shell is checked.
-_NEW_SHELL_S = 5.0
+NEW_SHELL_S = 5.0
 _NEW_SHELL_LOOK_S = 0.01
 
 
@@ -131,8 +131,8 @@ def has_left_state(folder: RunFolder) -> bool:
 
 
 async def wait_new_shell(desk: Desk) -> None:
-    """Return when the shell that replaces an ended shell is at its prompt, or after `_NEW_SHELL_S`."""
-    watch, deadline = desk.watch, time.monotonic() + _NEW_SHELL_S
+    """Return when the shell that replaces an ended shell is at its prompt, or after `NEW_SHELL_S`."""
+    watch, deadline = desk.watch, time.monotonic() + NEW_SHELL_S
     while watch.look() is not Look.PROMPT and time.monotonic() < deadline and not desk.terminal.closed.is_set():
         await watch.wait_change(_NEW_SHELL_LOOK_S)
 

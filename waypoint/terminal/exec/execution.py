@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from shellwrap.marks import format_mark
+from shellwrap.marks import Mark, format_mark
 from waypoint.linux.tty import terminals
 from waypoint.terminal.exec import ending
 from waypoint.terminal.exec.beginning import Beginning
@@ -71,6 +71,7 @@ class Execution:
         self._save = save
         self._talk = HookExchange(desk.terminal, record.id, record.nonce, record.asked_at)
         self._beginning = Beginning(desk, self._talk, record, wait_prompt_s)
+        self._is_replacing = False  # the shell has announced that the command replaces it, and was let go on
         self._stopped_by = ""  # the last signal that was sent to the command at its timeout; "": none
         self._signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
 
@@ -134,7 +135,7 @@ class Execution:
         """The position in the ring up to which output certainly comes from the command. The position is final when
         `record.stop` is set.
         """
-        mark = self._talk.heard("E")
+        mark = self._talk.heard("E", "X")
         ends = (self.record.stop, mark.start if mark is not None else None, self._desk.terminal.settled)
         return min(end for end in ends if end is not None)
 
@@ -167,11 +168,11 @@ class Execution:
         """Wait until the shell prints the mark E, or until a probe of the shell shows that the command has ended
         without that mark.
 
-        Raises NotAtPrompt if the session's shell no longer exists.
+        Raises NotAtPrompt if the session's shell no longer exists, or was replaced by a program without hooks.
         """
         desk, talk = self._desk, self._talk
         pause_s, at_prompt, replaced_s, gone_s = _FIRST_LOOK_S, 0, 0.0, 0.0
-        while (mark := await talk.wait("E", timeout_s=pause_s)) is None:
+        while (mark := await self._hear_end(pause_s)) is None:
             if desk.terminal.is_released and not desk.ended.done():
                 raise asyncio.CancelledError  # this daemon has released the running session; the next daemon continues
             if desk.terminal.closed.is_set() or desk.ended.done():
@@ -180,14 +181,18 @@ class Execution:
             seen = desk.watch.look()
             replaced_s += pause_s if seen is Look.REPLACED else 0
             gone_s += pause_s if seen is Look.GONE else 0
-            if replaced_s > REPLACED_S or gone_s > _GONE_S:
+            if replaced_s > (ending.NEW_SHELL_S if self._is_replacing else REPLACED_S) or gone_s > _GONE_S:
                 raise NotAtPrompt(desk.watch.obstacle(seen))
             at_prompt = at_prompt + 1 if seen is Look.PROMPT else 0
+            replaced = talk.heard("X")
+            if at_prompt and replaced is not None:
+                self._ended(0, replaced.start)
+                return
             if at_prompt == 2:
                 self._ended(await ending.find_status(desk, talk), desk.terminal.settled)
                 return
-            desk.go.say_again("S", self.record.nonce)
-            pause_s = _FIRST_LOOK_S if self._stopped_by else min(2 * pause_s, _LAST_LOOK_S)
+            desk.go.say_again("X" if self._is_replacing else "S", self.record.nonce)
+            pause_s = _FIRST_LOOK_S if self._stopped_by or self._is_replacing else min(2 * pause_s, _LAST_LOOK_S)
         new_shell = mark.fields[3:] == (_NEW_SHELL,)
         # The daemon has hung up the terminal, so the shell has run its EXIT trap and ended: no new shell will start.
         if new_shell and desk.hung_up.is_set():
@@ -196,6 +201,21 @@ class Execution:
             return
         is_lost = new_shell and not await apart(desk.folder, ending.has_left_state)
         self._ended(int(mark.fields[2]), mark.start, new_shell=new_shell, state_lost=is_lost)
+
+    async def _hear_end(self, timeout_s: float) -> Mark | None:
+        """Wait for the mark E; return None after `timeout_s`. At the mark X (the command will replace the shell now),
+        restore the terminal's modes, let the shell go on, and return None.
+        """
+        desk, kinds = self._desk, ("E",) if self._is_replacing else ("E", "X")
+        mark = await self._talk.wait(*kinds, timeout_s=timeout_s)
+        if mark is None or mark.kind == "E":
+            return mark
+        await desk.terminal.moving.wait()
+        ending.put_modes_back(desk, self.record)
+        desk.terminal.raw_command = ()
+        desk.go.say("X", self.record.nonce)
+        self._is_replacing = True
+        return None
 
     def _ended(self, status: int, position: int, *, new_shell: bool = False, state_lost: bool = False) -> None:
         record = self.record
