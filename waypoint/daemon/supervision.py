@@ -197,12 +197,19 @@ def _has_byte(pipe: int) -> bool:
 @contextlib.contextmanager
 def _start_lock_held(home: str) -> Iterator[None]:
     """Hold the home's start lock for the `with`: supervisors start one at a time."""
-    if not os.path.isdir(home):
-        raise FileNotFoundError(errno.ENOENT, "there is no such home", home)
-    listening.make_runtime_folder(home)
-    with files.locked(start_lock_path(home)) as lock_fd:
+    lock_fd = -1
+    while lock_fd < 0:
+        if not os.path.isdir(home):
+            raise FileNotFoundError(errno.ENOENT, "there is no such home", home)
+        listening.make_runtime_folder(home)
+        # While this process waits for the lock, the folder may be removed as that of a home that did not exist.
+        with contextlib.suppress(FileNotFoundError):
+            lock_fd = files.lock(start_lock_path(home), wait=True)
+    try:
         lock_holder.sign(lock_fd)
         yield
+    finally:
+        os.close(lock_fd)
 
 
 def _lock(home: str) -> int:

@@ -11,11 +11,10 @@ import functools
 import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from waypoint.egress import allowed, plan, session_side
 from waypoint.egress import router as routers
-from waypoint.egress.router import Guest, Router
+from waypoint.egress.router import Guest, Place, Router
 from waypoint.linux.net import netns, rtnetlink, sockets
 from waypoint.linux.net.rtnetlink import RouteSocket
 from waypoint.linux.tasks import procfs
@@ -31,8 +30,8 @@ class Egress:
     none is known. `outcomes`: by session, the reason why it could not be connected.
     """
 
-    def __init__(self, runtime: Path, owner: int, mounts_fd: int | None) -> None:
-        self._runtime, self._owner, self._mounts_fd = runtime, owner, mounts_fd
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self.why_not = routers.why_not()
         self._guests: dict[str, Guest] = {}
         self.outcomes: dict[str, str] = {}
@@ -103,8 +102,8 @@ class Egress:
     def _open(self, guest: Guest) -> None:
         host = _addresses()
         opened = allowed.resolve(guest.allowed, [*plan.CLOSED, *host]) if guest.allowed else None
-        router = self._router or routers.find(self._runtime)
-        self._router = router = router or routers.make(self._runtime, self._owner, self._mounts_fd, host)
+        router = self._router or routers.find(self._place.runtime)
+        self._router = router = router or routers.make(self._place, host)
         # Looking up names and making a router may take seconds; by now the pid may be another process's.
         if not procfs.is_same(guest.pid, guest.start) or sockets.shares_network(guest.pid):
             raise ProcessLookupError(errno.ESRCH, "it has ended")
@@ -130,11 +129,14 @@ class Egress:
             self._watched = None
 
     def _restart(self) -> None:
-        """pasta has died: make another router, and connect all sessions to it."""
-        log.warning("pasta has ended: the sessions on private networks are connected again")
+        """pasta has died: make another router, and connect all sessions to it, unless the home was removed."""
         router, loop = self._watched, asyncio.get_running_loop()
         self._unwatch()
         self._thread.submit(self._drop, router)
+        if not self._place.home.is_dir():
+            log.warning("pasta has ended, and %s was removed: no router is made again", self._place.home)
+            return
+        log.warning("pasta has ended: the sessions on private networks are connected again")
         self._again = loop.call_at(
             max(loop.time(), self._restarted_at + RESTART_S), functools.partial(self._reconnect, names_only=False)
         )

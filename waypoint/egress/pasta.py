@@ -1,4 +1,5 @@
-"""A program that starts a router's pasta(1) and ends. It prints the pid of pasta; an error goes to stderr.
+"""A program that starts a router's pasta(1) and its keeper (keeper.py), and ends. It prints the pid of pasta; an error
+goes to stderr.
 
 It is a separate program because only a process with a single thread can make a user namespace. Its child makes the
 router's network namespace and holds it until pasta does. Namespace and pasta belong to a user who owns nothing else, so
@@ -10,33 +11,46 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from waypoint.egress import plan
 from waypoint.linux.calls import hard_limits, programs
 from waypoint.linux.net import network
 from waypoint.linux.storage import mounts
-from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks import namespaces, procfs
 
+_KEEPER = str(Path(__file__).with_name("keeper.py"))
 _PID_FILE = "/tmp/waypoint-pasta.pid"
 _NODES = (("null", 1, 3), ("random", 1, 8), ("urandom", 1, 9), ("net/tun", 10, 200))
 _MOST_OPEN_FILES = 1 << 20
 
 
 def main(argv: list[str]) -> None:
-    """Run the program. `argv`: the uid for pasta; a descriptor of the mount namespace that pasta enters, or -1."""
-    owner, mounts_fd = map(int, argv)
+    """Run the program. `argv`: the uid for pasta; a descriptor of the mount namespace that pasta enters, or -1; the
+    home and its cgroup, for the keeper.
+    """
+    owner, mounts_fd = map(int, argv[:2])
+    home, group = argv[2:]
     # Each connection takes two descriptors of pasta, which raises its soft limit to the hard one by itself.
     hard_limits.raise_own({"RLIMIT_NOFILE": min(hard_limits.most_open_files(), _MOST_OPEN_FILES)})
     if mounts_fd >= 0:
         namespaces.setns(mounts_fd, namespaces.CLONE_NEWNS)
+    outside = namespaces.open_own("mnt")
     namespaces.unshare(namespaces.CLONE_NEWNS)
     holder = _hold_namespace(owner)
     try:
         _make_places()
-        _start(owner, holder)
+        pasta, has_ipv6 = _start(owner, holder)
     finally:
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)
+    namespaces.setns(outside, namespaces.CLONE_NEWNS)  # the keeper must see a home in /tmp
+    try:
+        _start_keeper(home, group, pasta)
+    except OSError:
+        os.kill(pasta, signal.SIGKILL)
+        raise
+    print(pasta, int(has_ipv6), flush=True)
 
 
 def _hold_namespace(owner: int) -> int:
@@ -74,7 +88,8 @@ def _make_places() -> None:
         os.chmod(f"/dev/{name}", 0o666)
 
 
-def _start(owner: int, holder: int) -> None:
+def _start(owner: int, holder: int) -> tuple[int, bool]:
+    """Start pasta. Returns its pid, and whether it forwards IPv6."""
     program = programs.find("pasta")
     if program is None:
         raise FileNotFoundError(2, "no program pasta", "pasta")
@@ -90,7 +105,13 @@ def _start(owner: int, holder: int) -> None:
         said = [line for line in done.stderr.decode(errors="replace").splitlines() if "to syslog" not in line]
         raise OSError(0, f"pasta: {' '.join(said[-1:]) or f'exit status {done.returncode}'}")
     with open(_PID_FILE) as file:
-        print(file.read().strip(), int(has_ipv6), flush=True)
+        return int(file.read()), has_ipv6
+
+
+def _start_keeper(home: str, group: str, pasta: int) -> None:
+    words = [sys.executable, "-I", "-S", _KEEPER, home, group, str(pasta), str(procfs.start_ticks(pasta))]
+    null = subprocess.DEVNULL
+    subprocess.Popen(words, cwd="/", start_new_session=True, stdin=null, stdout=null, stderr=null)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from waypoint.egress import plan, session_side, stale_connections
+from waypoint.egress.keeper import NOTE, note_of
 from waypoint.linux.calls import programs
 from waypoint.linux.net import netns, network, rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
@@ -21,7 +22,6 @@ from waypoint.linux.storage import files
 from waypoint.linux.tasks import pidfd, procfs
 from waypoint.model.errors import one_line
 
-_NOTE = "router.json"  # in the home's runtime folder: pasta's pid and start time
 _PROGRAM_S = 20.0
 _ROOT = Path(__file__).resolve().parents[2]
 _PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # with their Debian packages
@@ -151,21 +151,32 @@ def find(runtime: Path) -> Router | None:
     pid = _noted(runtime)
     if pid:
         with contextlib.suppress(OSError):  # it has just ended
-            return Router(pid, ipv6=json.loads((runtime / _NOTE).read_bytes())["ipv6"])
+            return Router(pid, ipv6=json.loads((runtime / NOTE).read_bytes())["ipv6"])
     return None
 
 
-def make(runtime: Path, owner: int, mounts_fd: int | None, host: Iterable[str]) -> Router:
-    """Make a router. `owner`: the uid for pasta. `mounts_fd`: a descriptor of the mount namespace for pasta; None: the
-    caller's. `host`: the machine's addresses. Raises OSError.
+class Place(NamedTuple):
+    """The home that a router serves. `runtime`: its runtime folder. `group`: the cgroup above those of its sessions.
+    `owner`: the uid for pasta. `mounts_fd`: a descriptor of the mount namespace for pasta; None: the caller's.
     """
-    said = why_not()
+
+    home: Path
+    runtime: Path
+    group: str
+    owner: int
+    mounts_fd: int | None
+
+
+def make(place: Place, host: Iterable[str]) -> Router:
+    """Make a router. `host`: the machine's addresses. Raises OSError."""
+    said = why_not() or ("" if place.home.is_dir() else f"{place.home} was removed")
     if said:
         raise OSError(0, said)
+    runtime = place.runtime
     end(runtime)
-    pid, ipv6 = _run_pasta(owner, -1 if mounts_fd is None else mounts_fd)
-    note = {"pid": pid, "start": procfs.start_ticks(pid), "ipv6": ipv6}
-    files.publish(str(runtime / _NOTE), json.dumps(note).encode(), durable=False)
+    pid, ipv6 = _run_pasta(place)
+    note = note_of(pid, procfs.start_ticks(pid), ipv6=ipv6)
+    files.publish(str(runtime / NOTE), note.encode(), durable=False)
     router = Router(pid, ipv6=ipv6)
     try:
         router.set_up(host)
@@ -182,19 +193,21 @@ def end(runtime: Path) -> None:
     if pid:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    (runtime / _NOTE).unlink(missing_ok=True)
+    (runtime / NOTE).unlink(missing_ok=True)
 
 
 def _noted(runtime: Path) -> int:
     """The pid of the pasta that is noted in `runtime`; 0 if it has ended or there is no note."""
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
-        note = json.loads((runtime / _NOTE).read_bytes())
+        note = json.loads((runtime / NOTE).read_bytes())
         return note["pid"] if procfs.is_same(note["pid"], note["start"]) else 0
     return 0
 
 
-def _run_pasta(owner: int, mounts_fd: int) -> tuple[int, bool]:
-    boot = f"import sys; sys.path[:0] = [{str(_ROOT)!r}]; sys.argv = ['pasta', '{owner}', '{mounts_fd}']"
+def _run_pasta(place: Place) -> tuple[int, bool]:
+    mounts_fd = -1 if place.mounts_fd is None else place.mounts_fd
+    words = ["pasta", str(place.owner), str(mounts_fd), str(place.home), place.group]
+    boot = f"import sys; sys.path[:0] = [{str(_ROOT)!r}]; sys.argv = {words!r}"
     code = f"{boot}; import runpy; runpy.run_module('waypoint.egress.pasta', run_name='__main__')"
     try:
         done = subprocess.run(

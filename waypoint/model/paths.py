@@ -10,8 +10,12 @@ SYSTEM_HOME = "/var/lib/waypoint"
 RUNTIME = "/run/waypoint"
 RUNTIME_MODE = 0o711  # of that folder and of each home's below it: others may pass through to the socket, not list
 HOME_ID_HEX_DIGITS = 16
+SUPERVISOR_LOCK, START_LOCK = "supervisor.lock", "start.lock"  # files in a home's runtime folder
 SHARED_MEMORY = "/dev/shm"  # in a session: a tmpfs that is mounted from outside
 _CONFIG_KEYS = frozenset({"home_id", "owner_uid", "group_gid", "pool", "ids"})
+
+# In a scope of systemd, where sessions have cgroups of their own: the cgroup of the daemon and of what it starts.
+DAEMON_GROUP = "daemon"
 
 # Below a session's root.
 RUN_FOLDER = "run/waypoint"  # the folder that the session's shell and the daemon share
@@ -100,7 +104,7 @@ def daemon_lock_path(home: str) -> str:
 
 def supervisor_lock_path(home: str) -> str:
     """The lock that the supervisor holds from before it listens until it ends. The file contains its pid."""
-    return f"{runtime_folder(home)}/supervisor.lock"
+    return f"{runtime_folder(home)}/{SUPERVISOR_LOCK}"
 
 
 def start_lock_path(home: str) -> str:
@@ -108,7 +112,7 @@ def start_lock_path(home: str) -> str:
 
     A starting supervisor holds it until it listens, or has found that another supervisor does.
     """
-    return f"{runtime_folder(home)}/start.lock"
+    return f"{runtime_folder(home)}/{START_LOCK}"
 
 
 def sha256_hex(data: bytes) -> str:

@@ -45,7 +45,7 @@ from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, SessionChange
 from waypoint.setup import config as config_file
-from waypoint.setup import criu_find
+from waypoint.setup import criu_find, vanished
 from waypoint.setup.trials import trial
 from waypoint.store.failures import how_to_move_away
 from waypoint.store.names import Names
@@ -123,7 +123,8 @@ class Home:
         find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
         spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
         self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside)
-        self.egress = Egress(places.runtime, places.ids.owner_of_router(), host_mounts)
+        router_place = router.Place(path, places.runtime, places.cgroup, places.ids.owner_of_router(), host_mounts)
+        self.egress = Egress(router_place)
         self.sessions = Registry(
             Resources(
                 places=self._places,
@@ -175,6 +176,7 @@ class Home:
         home._launcher.open()
         if home._host_watch is not None:
             home._host_watch.start()
+        asyncio.get_running_loop().run_in_executor(None, vanished.remove_all)
         return home
 
     def present_strangers(self) -> list[StrangerFacts]:

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from waypoint.egress import router
@@ -113,24 +113,29 @@ def _stop(home: Path, locks: contextlib.ExitStack, say: Callable[[str], None]) -
 
 def _end_sessions(home: Path, say: Callable[[str], None]) -> None:
     """SIGKILL all processes in the home's cgroups, and remove the cgroups."""
-    for parent in _groups_of(home):
-        sessions = sum(is_id(path.name) for path in parent.glob("*/"))
-        if sessions:
-            say(f"ended {sessions} {'session' if sessions == 1 else 'sessions'}")
+    groups = groups_of(home_id(str(home)))
+    sessions = sum(is_id(path.name) for group in groups for path in group.glob("*/"))
+    if sessions:
+        say(f"ended {sessions} {'session' if sessions == 1 else 'sessions'}")
+    end_groups(groups)
+
+
+def end_groups(groups: Iterable[Path]) -> None:
+    """SIGKILL all processes in the cgroups, and remove the cgroups, with Waypoint's own above them if it is empty."""
+    for parent in groups:
         cgroups.end(str(parent))
         for above in (*cgroups.twins(str(parent.parent)), str(parent.parent)):
             with contextlib.suppress(OSError):  # EBUSY: another home uses the group above
                 cgroups.remove(above)
 
 
-def _groups_of(home: Path) -> list[Path]:
-    """The cgroup2 groups that a daemon of the home may have made, of those that are there: what runs is below them."""
+def groups_of(home: str) -> list[Path]:
+    """The present cgroup2 groups of those that a daemon of a home may have made. `home`: the home's id."""
     try:
         root = Path(cgroups.find_hierarchies().unified)
     except FileNotFoundError:
         return []
-    name = home_id(str(home))
-    return [path for path in (root / "waypoint" / name, root / SCOPES / f"waypoint-{name}.scope") if path.is_dir()]
+    return [path for path in (root / "waypoint" / home, root / SCOPES / f"waypoint-{home}.scope") if path.is_dir()]
 
 
 def _remove_home(home: Path, say: Callable[[str], None]) -> None:

@@ -16,6 +16,14 @@ def note(home: Path, runtime: Path) -> None:
     (runtime / _NOTE).write_bytes(os.fsencode(home))
 
 
+def noted(runtime: Path) -> str | None:
+    """Return the path of the home of a runtime folder; None if no daemon has served that home yet. Raises OSError."""
+    try:
+        return os.fsdecode((runtime / _NOTE).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
 def known() -> list[str]:
     """Return the system home and all homes that had a daemon since the last reboot."""
     found = {SYSTEM_HOME}

@@ -14,7 +14,7 @@ from waypoint.launch.ground.lower_check import LowerCheck
 from waypoint.launch.ground.skeleton import Kit
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, systemd
-from waypoint.model.paths import SYSTEM_HOME
+from waypoint.model.paths import DAEMON_GROUP, SYSTEM_HOME
 from waypoint.processes.profiles import session_environment
 
 _CONTROLLERS = ("memory", "pids", "cpu")
@@ -134,8 +134,8 @@ def _join_scope(root: str, unit: str) -> tuple[str, list[str]]:
     if not os.path.isdir(group):
         systemd.start_scope(unit, os.getpid(), "Waypoint sessions", of_all())
         group = _wait_in_scope(root, unit)
-    cgroups.create(f"{group}/daemon")
-    cgroups.enter(f"{group}/daemon")
+    cgroups.create(f"{group}/{DAEMON_GROUP}")
+    cgroups.enter(f"{group}/{DAEMON_GROUP}")
     return group, cgroups.delegate(group, _CONTROLLERS)
 
 

@@ -28,6 +28,15 @@ def signed_by(path: str) -> int:
     return _signature(path)[0]
 
 
+def is_held(path: str) -> bool:
+    """Whether the process that has signed the lock's file runs and holds the lock. Does not take the lock."""
+    holder = _open_signer(path)
+    if holder < 0:
+        return False
+    os.close(holder)
+    return True
+
+
 def _signature(path: str) -> tuple[int, int]:
     """The pid in the lock's file and the start time of that process in clock ticks; (0, 0) without them."""
     with contextlib.suppress(FileNotFoundError, ValueError), open(path, "rb") as file:
