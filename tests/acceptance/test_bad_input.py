@@ -121,7 +121,7 @@ def test_concurrent_stops_and_starts_leave_a_branch_that_works(home: Home, branc
         refused = [job.result() for job in stops if job.result().code != 0]
     for done in refused:
         assert (done.code, is_message(done.stderr)) == (4, True), done
-        assert f"cannot reach branch {branch}: it has no live session\n" in done.stderr
+        assert f"cannot reach branch {branch}: it has no running session\n" in done.stderr
     assert (operations(home) - before)["end"] == 4 - len(refused) > 0
     home.must("shell", "-d", branch)
     assert inside(home, branch, "cat ~/kept") == "kept\n"

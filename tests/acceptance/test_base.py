@@ -122,13 +122,13 @@ def test_links_in_a_base_never_lead_to_files_of_the_host(home: Home, tmp_path: P
         assert inside(home, branch, "cat /run/r /etc/resolv.conf 2>/dev/null; ls -A1 /run") == "lock\nwaypoint\n"
     (hostile / "etc/passwd").unlink()
     (hostile / "etc/passwd").symlink_to(tmp_path / "users")
-    assert "the base has no such user" in refused(home, "--base", str(hostile), "--user", "led")
+    assert "there is no such user in the session" in refused(home, "--base", str(hostile), "--user", "led")
     for waits in ("/proc/kmsg", "/run/fifo"):
         (hostile / "etc/passwd").unlink()
         (hostile / "etc/passwd").symlink_to(waits)
         (hostile / "run/fifo").unlink(missing_ok=True)
         os.mkfifo(hostile / "run/fifo")
-        assert "the base has no such user" in refused(home, "--base", str(hostile), "--user", "led")
+        assert "there is no such user in the session" in refused(home, "--base", str(hostile), "--user", "led")
 
 
 def test_the_resolver_file_of_a_base_is_used(home: Home, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_forged_shell_state_delays_nobody(home: Home) -> None:
             assert forks.wait(PATIENCE_S) == 0
             assert forks.stderr is not None
             said = forks.stderr.read().decode()
-        assert "its shell is a new one: the state has more than 20000 variables" in said
+        assert "the shell's state was not restored: the state has more than 20000 variables" in said
         home.must("stop", "forged-1", "forged-2", "--discard")
         home.must("rm", "forged")
 

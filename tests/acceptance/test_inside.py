@@ -153,9 +153,14 @@ def test_verbs_inside_work_for_the_own_branch_only(home: Home, branch: str) -> N
         number = next(one["number"] for one in foreign if f"{other}-cp" in one["moves"])
         for words in (f"show {other}-cp", f"undo {number}", f"stop {other}", f"logs {other}", f"undo -b {other}"):
             assert home.cli("exec", "-b", branch, "--", f"waypoint {words}").code == 2, words
-        assert inside(home, branch, "waypoint undo").startswith(f"took back {entries[0]['number']} (checkpoint)")
+        assert inside(home, branch, "waypoint undo").startswith(
+            f"undo of operation {entries[0]['number']} (checkpoint)"
+        )
         refused = home.cli("exec", "-b", branch, "--", "waypoint undo")
-        assert (refused.code, "none is left" in refused.stdout) == (4, True)  # the start of this session is left alone
+        assert (refused.code, "no operation is left" in refused.stdout) == (
+            4,
+            True,
+        )  # the start of this session is left alone
         assert home.must("show", f"{other}-cp").code == 0
 
 
@@ -176,7 +181,7 @@ def test_an_undo_from_inside_that_replaces_the_session_is_recorded_as_undo(home:
     entries = {one["number"]: one for one in json.loads(inside(home, branch, "waypoint op log --json"))}
     assert entries[restored]["undone"]
     said = inside(home, branch, "waypoint undo")  # undoes the operation before
-    assert re.match(rf"took back \d+ \(checkpoint\): .*remove the name {branch}-3\n", said), said
+    assert re.match(rf"undo of operation \d+ \(checkpoint\): .*remove the name {branch}-3\n", said), said
     assert inside(home, branch, "cat ~/file") == "3\n"
 
 
@@ -324,7 +329,7 @@ def test_operations_on_other_branches_cannot_be_undone_from_inside(home: Home, b
         refused = home.cli("exec", "-b", branch, "--", f"waypoint undo {taking}")
         assert (refused.code, "has this number" in refused.stdout) == (2, True), refused
         assert taking not in [one["number"] for one in json.loads(inside(home, branch, "waypoint op log --json"))]
-        assert f"took back {own}" in inside(home, branch, f"waypoint undo {own}")
+        assert f"undo of operation {own}" in inside(home, branch, f"waypoint undo {own}")
 
 
 def test_a_session_does_not_see_the_names_of_its_forks(home: Home, branch: str) -> None:

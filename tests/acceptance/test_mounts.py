@@ -107,7 +107,7 @@ def test_files_are_restored_although_an_unchanged_mount_is_gone(tmp_path: Path) 
         assert (done.code, done.stdout) == (125, "")
         assert f"the machine no longer has this mount {written}" in done.stderr
         assert inside(home, "gone", f"cat {written}/file") == "lost\n"
-        found = re.search("next: mount it again, or restore it on a new branch: waypoint (.*)", done.stderr)
+        found = re.search("next: mount it again, or restore the capture on a new branch: waypoint (.*)", done.stderr)
         assert found
         home.must(*found[1].replace("BRANCH", "elsewhere").split())
         assert inside(home, "elsewhere", "cat /srv/file") == "before\n"

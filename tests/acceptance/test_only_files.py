@@ -151,6 +151,9 @@ def test_too_long_paths_in_shared_memory_are_an_error_with_a_next_step(home: Hom
     failed = home.cli("checkpoint", f"{branch}-deep", "-b", branch)
     assert failed.code == 125
     assert "File name too long" in failed.stderr
-    assert "\n  next: make room, or remove from /dev/shm what cannot be copied, and try again" in failed.stderr
+    assert (
+        "\n  next: free some disk space, or remove from /dev/shm the files that cannot be copied, and try again"
+        in failed.stderr
+    )
     inside(home, branch, "rm -r /dev/shm/k*")
     home.must("checkpoint", f"{branch}-deep", "-b", branch)

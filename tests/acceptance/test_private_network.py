@@ -351,9 +351,9 @@ def test_allow_net_limits_the_reachable_addresses(there: HomeInNamespace) -> Non
     assert "--allow-net" in there.cli("shell", "n", "-d", "--allow-net", PUBLIC).stderr
     there.must("stop", "--all", "--discard")
     done = there.cli("shell", "n", "-d", "--allow-net", "not a name")
-    assert (done.code, "neither a name nor a network" in done.stderr) == (2, True)
+    assert (done.code, "neither the name of a host nor a network" in done.stderr) == (2, True)
     done = there.cli("shell", "n", "-d", "--net", "none", "--allow-net", NAME)
-    assert (done.code, "only a private network can be narrowed" in done.stderr) == (2, True)
+    assert (done.code, "only a private network (--net private) can be restricted" in done.stderr) == (2, True)
 
 
 def test_with_net_none_connections_are_refused_at_once(there: HomeInNamespace) -> None:

@@ -87,7 +87,7 @@ def test_without_its_run_folder_run_works_and_copies_are_whole(home: Home, hosti
     else:
         assert lost.code == 125
         assert "waypoint: cannot report the exit status of 'sh': the session has replaced" in lost.stderr
-        assert "\n  next: run it again, if it may run twice\n" in lost.stderr
+        assert "\n  next: run the command again, if it does no harm to run it twice\n" in lost.stderr
     assert home.cli("run", "-b", hostile, "--", "sh", "-c", "exit 3", timeout_s=LIMIT_S).code == 3
     failed = home.cli("exec", "-b", hostile, "--timeout", "2", "--", "true", timeout_s=LIMIT_S)
     assert failed.code == 125

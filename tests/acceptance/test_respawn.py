@@ -37,7 +37,7 @@ def test_servers_and_jobs_run_again_in_every_copy(home: Home, branch: str) -> No
     forked = home.must("fork", f"{branch}-cp", f"{branch}-f", "--json").json()[0]
     try:
         assert [line.partition(" ")[0] for line in forked["respawned"]] == ["python3", "sleep", "sleep", "tail"]
-        assert forked["lost"][0].endswith("it is a part of the shell itself, a subshell")
+        assert forked["lost"][0].endswith("it is a subshell of the session's shell")
         assert len(forked["lost"]) == 1
         assert inside(home, f"{branch}-f", ASK) == "content\n\n"
         assert inside(
@@ -77,7 +77,7 @@ def test_a_program_in_the_foreground_is_typed_at_the_prompt(
         taken.type(b"sleep 777\r").see(b"sleep 777\r\n")
         home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
         done = home.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
-        assert "typed at the prompt, Enter runs it: sleep 777" in done.stderr
+        assert "typed at the prompt, press Enter to run it: sleep 777" in done.stderr
         taken.see(b"Enter runs it again")
         assert inside(home, branch, "pwd; pgrep -c -f 'sleep 777' || :") == "/usr\n0\n"
         taken.type(b"\r")
@@ -92,7 +92,7 @@ def test_a_program_that_cannot_be_started_is_reported_as_lost(home: Home, branch
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
     done = home.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
     assert "started again: sleep 1002\n" in done.stderr
-    assert "lost: ./own 1000: it has ended at once\n" in done.stderr
+    assert "lost: ./own 1000: it ended immediately\n" in done.stderr
 
 
 def test_a_session_stopped_by_checkpoint_park_starts_its_programs_again(home: Home, branch: str) -> None:
@@ -108,8 +108,8 @@ def test_programs_are_not_started_for_another_user(home: Home, branch: str) -> N
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
     begun = home.must("shell", f"{branch}-root", "-d", "--from", f"{branch}-cp", "--user", "root")
     try:
-        assert "lost: sleep 1004: it was " in begun.stderr
-        assert "and the session is root's" in begun.stderr
+        assert "lost: sleep 1004: it belonged to " in begun.stderr
+        assert "and the session belongs to root" in begun.stderr
         assert inside(home, f"{branch}-root", "pgrep -c -f 'sleep 1004' || :") == "0\n"
     finally:
         home.must("stop", f"{branch}-root", "--discard")

@@ -107,7 +107,7 @@ def test_a_hook_cannot_start_the_operation_that_runs_it(home: Home, moment: str)
         put(session, moment, "again", f"waypoint checkpoint {name} --force || exit 4")
         (said,) = session.checkpoint(f"{name}-1", tier="files").degraded
         assert said.startswith(f"the hook {moment}.d/again ended with 4: waypoint: cannot checkpoint branch ")
-        assert said.endswith("the session's hooks are running next: ask again when they have ended")
+        assert said.endswith("the session's hooks are running next: run the command again when they have ended")
         put(session, moment, "again", "exit 0")
         assert inside(home, session.branch, f"waypoint checkpoint {name} --tier files").startswith("checkpointed")
 

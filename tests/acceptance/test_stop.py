@@ -50,6 +50,6 @@ def test_a_stop_from_inside_reports_only_the_end_of_the_session(home: Home, pers
             assert (done.code, done.stderr) == (137, "")
         # The process of `run` ends before the session does, so wait for the end of the session.
         wait_until(
-            lambda: "it has no live session" in home.cli("exec", "-b", branch, "--", "true").stderr,
+            lambda: "it has no running session" in home.cli("exec", "-b", branch, "--", "true").stderr,
             "the session has ended",
         )

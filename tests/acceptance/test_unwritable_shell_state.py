@@ -7,7 +7,7 @@ from tests.homes import Home
 
 pytestmark = pytest.mark.privileged
 
-LOST = "its shell's variables, functions and folder: it could not write them (a full disk, or ulimit -f)"
+LOST = "the shell's variables, functions and folder: the shell could not write them (a full disk, or ulimit -f)"
 ON_THE_TERMINAL = "waypoint: this shell's variables and functions cannot be written"
 # Larger than the free rest of a block, so a state does not fit in the place of an earlier state.
 MAKE_STATE = "x=kept; v=$(head -c 20000 /dev/zero | tr '\\0' v)"
@@ -67,7 +67,7 @@ def test_a_shell_captured_before_its_first_prompt_loses_no_state(home: Home, she
         inside(home, branch, f"x=precious; cd /usr; f() {{ echo f; }}; echo '{wait}' >>~/.{shell}rc; touch /slow")
         home.must("stop", branch)
         for _ in range(2):
-            assert "degraded: its shell is a new one: " in home.must("shell", branch, "-d").stderr
+            assert "degraded: the shell's state was not restored: " in home.must("shell", branch, "-d").stderr
             home.must("stop", branch)
         home.must("shell", branch, "-d")
         home.must("checkpoint", "slow", "-b", branch, "--tier", "files")

@@ -51,9 +51,9 @@ def test_too_many_open_files_are_refused(subject: Any, tmp_path: Path, monkeypat
         monkeypatch.setattr(bounds, "MAX_OPEN_FILES", most)
         bounds.check(area_with_floor(tmp_path, 1), subject, tier)  # type: ignore[arg-type]
     for tier in (None, "live", "respawn"):
-        with pytest.raises(CannotCapture, match=f"they have more than {count - 1} open files") as caught:
+        with pytest.raises(CannotCapture, match=f"the processes have more than {count - 1} open files") as caught:
             bounds.check(area_with_floor(tmp_path, 1), subject, tier)  # type: ignore[arg-type]
-        assert caught.value.next_step == "end some of the processes, or capture only the files: --tier files"
+        assert caught.value.next_step == "end some of the processes, or capture without processes: --tier files"
 
 
 @pytest.mark.parametrize("caller", [WITHIN, SOMEBODY, ROOT])
@@ -67,5 +67,5 @@ def test_only_root_may_fill_the_disk_with_memory(subject: Any, tmp_path: Path, c
         if caller == ROOT:
             bounds.check(area_with_floor(tmp_path, 2 * free), subject, "live")
         else:
-            with pytest.raises(Failed, match=r"No space left on device: with .* MiB of memory kept"):
+            with pytest.raises(Failed, match=r"No space left on device: after saving .* MiB of memory"):
                 bounds.check(area_with_floor(tmp_path, free - 96 * MIB), subject, "live")

@@ -127,7 +127,7 @@ def to_undo(moving: Moving, branch: str) -> UndoneFacts | None:
         said = error.said
     if "gc" in said:
         return None
-    oldest = re.match(r"(k\d+) has been moved since", said)
+    oldest = re.match(r"(k\d+) has been changed since", said)
     assert oldest, said
     assert oldest[1] not in moving.kept, said
     return None

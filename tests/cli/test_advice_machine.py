@@ -147,7 +147,7 @@ def test_a_home_on_a_disk_without_room_is_set_up_when_there_is_room(corner: Path
     with fill.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 600 * MIB)
     refused = home.cli("setup")
-    assert (refused.code, next_of(refused.stderr)) == (125, "make room on that file system")
+    assert (refused.code, next_of(refused.stderr)) == (125, "free some space on that file system")
     fill.unlink()
     mine = home.path / "pool/mine"
     mine.parent.mkdir(exist_ok=True)

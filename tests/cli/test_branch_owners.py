@@ -54,8 +54,8 @@ def test_a_branch_of_root_is_continued_only_with_user_root(shared: Home, state: 
     words = ["shell", "-d", f"new-{state}", "--from", branch] if state == "from" else ["shell", "-d", branch]
     refused = as_nobody(shared, *words)
     assert (refused.returncode, refused.stdout) == (4, "")
-    assert "it is root's, and you are nobody" in refused.stderr
-    found = re.search(r"to go on as root: waypoint (shell .*)", refused.stderr)
+    assert "it belongs to root, and you are nobody" in refused.stderr
+    found = re.search(r"to continue as root: waypoint (shell .*)", refused.stderr)
     assert found
     assert as_nobody(shared, *shlex.split(found[1]), "-d").returncode == 0
     assert user_of(shared, words[2]) == "root"
@@ -65,7 +65,7 @@ def test_a_branch_of_root_is_continued_only_with_user_root(shared: Home, state: 
 def test_shell_of_another_user_does_not_attach_to_roots_session(shared: Home) -> None:
     shared.must("shell", "main", "-d")
     terminal = spawn_as_nobody(shared, "shell", "main")
-    terminal.expect("it is root's, and you are nobody")
+    terminal.expect("it belongs to root, and you are nobody")
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 4
@@ -77,20 +77,20 @@ def test_commands_in_roots_session_need_user_root(shared: Home) -> None:
     for verb, code in (("exec", 125), ("run", 125)):
         refused = as_nobody(shared, verb, "-b", "theirs", "--", "id", "-un")
         assert (refused.returncode, refused.stdout) == (code, "")
-        assert "it is root's, and you are nobody" in refused.stderr
-        found = re.search(r"to go on as root: waypoint (.*)", refused.stderr)
+        assert "it belongs to root, and you are nobody" in refused.stderr
+        found = re.search(r"to continue as root: waypoint (.*)", refused.stderr)
         assert found
         allowed = as_nobody(shared, *shlex.split(found[1]), "--", "id", "-un")
         assert (allowed.returncode, allowed.stdout) == (0, "root\n")
         wrong = as_nobody(shared, verb, "-b", "theirs", "--user", "nobody", "--", "id")
-        assert (wrong.returncode, "its live session is root's" in wrong.stderr) == (code, True)
+        assert (wrong.returncode, "its running session belongs to root" in wrong.stderr) == (code, True)
     shared.must("stop", "theirs", "--discard")
 
 
 def test_attaching_to_roots_session_needs_user_root(shared: Home) -> None:
     shared.must("shell", "shown", "-d")
     terminal = spawn_as_nobody(shared, "attach", "shown")
-    terminal.expect("it is root's, and you are nobody")
+    terminal.expect("it belongs to root, and you are nobody")
     terminal.expect("waypoint attach shown --user root")
     terminal.expect(pexpect.EOF)
     terminal.close()
@@ -120,7 +120,7 @@ def test_shell_with_another_user_than_that_of_the_live_session_is_refused(shared
     shared.must("shell", "-d", "fixed")
     refused = shared.cli("shell", "-d", "fixed", "--user", "nobody")
     assert refused.code == 4
-    assert "its live session is root's, not nobody's" in refused.stderr
+    assert "its running session belongs to root, not to nobody" in refused.stderr
     shared.must("stop", "fixed", "--discard")
 
 
@@ -136,7 +136,7 @@ def test_under_sudo_the_owner_is_the_caller_of_sudo(shared: Home) -> None:
 def test_setup_reports_the_user_who_loses_access(shared: Home) -> None:
     shared.must("setup", "--group", "games")
     done = shared.must("setup", "--user", "games", "--group", "users")
-    assert "user nobody and group games may not use it any more, from the daemon's next start" in done.stderr
+    assert "user nobody and group games may no longer use the home, from the daemon's next start on" in done.stderr
     done = shared.must("setup", "--user", "nobody", "--trust", "full")
     assert "user games may not use it any more" in done.stderr
     assert "any more" not in shared.must("setup", "--user", "nobody", "--trust", "full", "--group", "users").stderr

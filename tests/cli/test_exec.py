@@ -186,7 +186,7 @@ def test_a_command_whose_session_is_replaced_reports_where_to_continue(home: Hom
     assert (done.code, done.json()["exit"], done.json()["ended"]) == (125, 125, True)
     assert done.json()["error"]["said"] == "the session was replaced: a capture was restored in its place"
     step = done.json()["error"]["next"]
-    assert step.startswith("to continue there: waypoint ")
+    assert step.startswith("to continue in the session: waypoint ")
     home.must(*shlex.split(step.rpartition(": ")[2])[1:], "-d")
     home.must("rm", f"{branch}-cp")
 

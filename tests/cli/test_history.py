@@ -150,7 +150,7 @@ def test_a_live_branch_is_deleted_only_with_stop(home: Home, branch: str) -> Non
     home.must("stop", f"{branch}-x")
     done = home.cli("branch", "delete", f"{branch}-x", branch)
     assert done.code == 4
-    assert f"it has a live session\n  next: stop it first: waypoint stop {branch}\n" in done.stderr
+    assert f"it has a running session\n  next: stop it first: waypoint stop {branch}\n" in done.stderr
     assert {branch, f"{branch}-x"} <= set(branches(home))
     home.must("branch", "delete", "--stop", f"{branch}-x", branch)
     assert {branch, f"{branch}-x"} & set(branches(home)) == set()
@@ -198,10 +198,10 @@ def test_op_log_shows_the_moved_names_and_the_effect_of_undo(home: Home, branch:
     assert last["moves"] == {f"{branch}-f": [made[0], made[2]], f"{branch}-three": [None, made[2]]}
     assert (fork["verb"], fork["sessions"], fork["undo"]) == ("fork", {f"{branch}-f": [False, True]}, None)
     heading, first, second = home.must("op", "log", "-n", "2").stdout.splitlines()
-    assert heading.split() == ["NUMBER", "AGE", "VERB", "MOVED", "UNDO"]
+    assert heading.split() == ["NUMBER", "AGE", "VERB", "CHANGED", "UNDO"]
     assert f"{branch}-three: - to {made[2][:12]}" in first
     assert f"remove the name {branch}-three" in first
-    assert f"no: {branch}-f has been moved since" in second
+    assert f"no: {branch}-f has been changed since" in second
 
 
 def test_a_new_branch_moves_no_name(home: Home) -> None:
@@ -217,9 +217,9 @@ def test_a_checkpoint_can_be_undone(home: Home, branch: str, made: list[str]) ->
     told = home.must("op", "log", "-n", "1", "--json").json()[0]
     done = home.must("undo")
     did, when = done.stdout.splitlines()
-    assert did == f"took back {told['number']} (checkpoint): {told['undo']}"
-    assert when == f"it was done by root, {told['at']}"
-    assert re.match(r"took back \d+ \(checkpoint\): .*remove the name", done.stdout)
+    assert did == f"undo of operation {told['number']} (checkpoint): {told['undo']}"
+    assert when == f"the operation was requested by root, {told['at']}"
+    assert re.match(r"undo of operation \d+ \(checkpoint\): .*remove the name", done.stdout)
     assert home.cli("show", f"{branch}-three").code == 2
     assert branches(home)[f"{branch}-f"]["tip"] == made[0]
     assert home.must("op", "log", "-n", "2").stdout.count("was undone") == 1
@@ -319,7 +319,7 @@ def test_restore_finds_a_renamed_branch(home: Home) -> None:
     home.must("shell", "is", "-d")  # a new branch of the new name
     refused = home.cli("restore", "was-cp")
     assert (refused.code, refused.stdout) == (4, "")
-    step, _, over = refused.stderr.rpartition("say where: waypoint ")[2].partition(" --new BRANCH, or with -b ")
+    step, _, over = refused.stderr.rpartition("choose a branch: waypoint ")[2].partition(" --new BRANCH, or with -b ")
     assert over == "is\n"
     step += " --new there"
     home.must(*step.split())

@@ -93,7 +93,7 @@ def asked(home: Home, *words: str) -> Completed:
         (("restore", "noted"), "to get it back: waypoint --home {} undo -b main"),
         (("undo", "-b", "brief"), "to reverse this undo: waypoint --home {} undo "),
         (("exec", "-b", "gone", "--", "true"), "to start this one: waypoint --home {} shell gone -d"),
-        (("checkpoint", "noted"), "or move that one: waypoint --home {} checkpoint --force noted -b main"),
+        (("checkpoint", "noted"), "or replace that checkpoint: waypoint --home {} checkpoint --force noted -b main"),
         (("run", "-b", "gone", "--", "true"), "'waypoint --home {} ps --all' lists"),
         (("stop", "gone"), "'waypoint --home {} ps --all' lists"),
         (("undo", "9999"), "see 'waypoint --home {} op log'"),
@@ -113,7 +113,7 @@ def test_printed_commands_name_the_given_home(named: Home, words: tuple[str, ...
 def test_the_last_line_of_shell_names_the_home(named: Home) -> None:
     argv = named.argv("--home", str(named.path), "shell", "left")
     for leave, said in (
-        ("\x1dd", "to come back: waypoint --home {} attach left]"),
+        ("\x1dd", "to return: waypoint --home {} attach left]"),
         ("exit\r", "waypoint --home {} shell left]"),
     ):
         terminal = pexpect.spawn(argv[0], argv[1:], env=plain_env(named), timeout=PATIENCE_S, dimensions=(24, 200))

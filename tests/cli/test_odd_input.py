@@ -88,7 +88,7 @@ def test_an_invalid_user_is_refused(home: Home, place: Path) -> None:
     place.mkdir()
     for number, user in enumerate(["²", "\uff11", "٣", str(2**32 - 1), str(2**64), "9" * 5000, "-1", "1_0"]):
         where = ["--base", str(place)] if number % 2 else []
-        refused(home.cli("shell", "odd", "-d", f"--user={user}", *where), 2, "give --user NAME")
+        refused(home.cli("shell", "odd", "-d", f"--user={user}", *where), 2, "--user NAME")
     assert home.must("ps", "--json").json() == []
 
 
@@ -130,8 +130,8 @@ def test_a_full_stdout_is_reported(home: Home) -> None:
             )
         assert done.returncode == 125
         said, step = done.stderr.splitlines()
-        assert said == "waypoint: cannot continue: No space left on device"
-        assert step == "  next: remove the cause, or redirect the output to another file; then try again"
+        assert said == "waypoint: cannot finish the command: No space left on device"
+        assert step == "  next: repair this, or redirect the output to another file; then run the command again"
 
 
 # --- CRIU, and the pool

@@ -153,8 +153,8 @@ def test_no_daemon_starts_on_files_that_a_user_has_placed(bare: Home, place: Pat
         (place / "above").chmod(0o777)
         done = bare.cli(*words)
         assert (done.code, "others may write to" in done.stderr) == (3, True), done
-        assert f"\n  next: take that from them: chmod go-w {place / 'above'}\n" in done.stderr
-        subprocess.run(shlex.split(done.stderr.partition("take that from them: ")[2]), check=True)
+        assert f"\n  next: remove this permission: chmod go-w {place / 'above'}\n" in done.stderr
+        subprocess.run(shlex.split(done.stderr.partition("remove this permission: ")[2]), check=True)
         assert stat.S_IMODE((place / "above").stat().st_mode) == 0o755
     assert (bare.path / "daemon.log").read_bytes() == log
     bare.must("ps")

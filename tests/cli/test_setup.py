@@ -66,7 +66,7 @@ def as_nobody(
 def test_setup_creates_a_working_home(bare: Home) -> None:
     done = bare.must("setup")
     assert done.stdout == ""
-    assert f"made {bare.path}" in done.stderr
+    assert f"created the home {bare.path}" in done.stderr
     assert config(bare)["home_id"] == bare.id
     assert bare.path.stat().st_mode & 0o777 == 0o700
     bare.must("shell", "-d")
@@ -118,7 +118,7 @@ def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None
     bare.must("shell", "-d")
     refused = bare.cli("setup", "--remove")
     assert refused.code == 2
-    assert f"next: see what is in it: waypoint --home {bare.path} ps --all; then add --yes" in refused.stderr
+    assert f"next: see what the home contains: waypoint --home {bare.path} ps --all; then add --yes" in refused.stderr
     for answer, code in (("n", 130), ("y", 0)):
         assert [row["branch"] for row in bare.must("ps", "--json").json()] == ["main"]
         command, *words = bare.argv("setup", "--remove")

@@ -76,7 +76,7 @@ def test_the_first_line_of_shell_explains_the_copy_and_how_to_leave(
     terminal.expect_exact(b"To end: exit. To detach: Ctrl-] d]\r\n")
     terminal.expect(rb"\[t-enter\] .*" + PROMPT)
     terminal.send(b"\x1dd")
-    terminal.expect_exact(b"[it keeps running; to come back: waypoint attach t-enter]")
+    terminal.expect_exact(b"[the session is still running; to return: waypoint attach t-enter]")
     home.must("stop", "t-enter", "--discard")
 
 
@@ -238,7 +238,7 @@ def test_options_that_a_running_session_does_not_have_are_refused(home: Home, tm
     for name, words in others.items():
         done = home.cli("shell", "live", "-d", *words)
         assert (done.code, done.stdout) == (4, ""), name
-        assert f"it has a live session, with another {name}\n" in done.stderr
+        assert f"it has a running session, with another {name}\n" in done.stderr
     both = home.cli("shell", "live", "-d", "--net", "private", "--disk", "50M")
     assert "with another --disk and --net\n" in both.stderr
     home.must("stop", "live", "--discard")

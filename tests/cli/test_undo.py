@@ -59,7 +59,7 @@ def test_undo_with_a_branch_never_reverses_an_operation_of_another_branch(
         home.must("checkpoint", mine, "-b", branch)
     home.must("checkpoint", theirs, "-b", neighbour)
     args, env = ([], {"WAYPOINT_BRANCH": branch}) if way == "variable" else (["-b", branch], {})
-    assert home.must("undo", *args, env=env).stdout.startswith("took back ")
+    assert home.must("undo", *args, env=env).stdout.startswith("undo of operation ")
     assert {mine, theirs} & names(home) == {theirs}
 
 
@@ -107,10 +107,10 @@ def test_undo_without_an_operation_left_advises_to_choose_a_number(home: Home, b
     found = last(home)  # the start of the session
     refused = home.cli("undo", "-b", "nothing-here")
     assert (refused.code, refused.stdout) == (4, "")
-    assert "of branch nothing-here: none is left" in refused.stderr
+    assert "of branch nothing-here: no operation is left" in refused.stderr
     assert "waypoint op log, then waypoint undo N" in refused.stderr
     home.must("op", "log")
-    assert home.must("undo", str(found["number"])).stdout.startswith(f"took back {found['number']} (start)")
+    assert home.must("undo", str(found["number"])).stdout.startswith(f"undo of operation {found['number']} (start)")
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["outside", "inside"])
@@ -142,7 +142,7 @@ def test_undo_warns_if_it_cannot_restore_the_processes(home: Home, branch: str) 
     home.must("stop", branch)
     kept = home.must("show", branch, "--json").json()["capture"][:12]
     told = home.must("undo", "-b", branch)
-    expected = f"will not come back: the processes that ran on {branch}: capture {kept} keeps files only\n"
+    expected = f"will be lost: the processes that ran on {branch}: capture {kept} has only files\n"
     assert told.stderr == expected
     assert home.must("exec", "-b", branch, "--", "echo -$mine").stdout == "-42\n"
 
@@ -174,7 +174,7 @@ def test_undo_of_several_forks_ends_none_if_the_processes_of_one_cannot_be_kept(
     assert refused.code == 5
     for fork in forks:
         assert home.must("exec", "-b", fork, "--", "echo $kept").stdout == f"{fork}\n"
-    step = refused.stderr.rpartition("but not the processes: waypoint ")[2].split()
+    step = refused.stderr.rpartition("without the processes: waypoint ")[2].split()
     home.must(*step)
     assert {one["branch"] for one in home.must("ps", "--json").json()} & set(forks) == set()
 

@@ -183,9 +183,9 @@ def test_a_notice_is_shown_only_after_a_long_wait_for_a_daemon(socket: Path, mon
 def test_a_refusal_is_raised(socket: Path) -> None:
     def script(talk: Talk) -> None:
         talk.request()
-        talk.answer(409, {"error": {"code": "conflict", "said": "it has no live session"}})
+        talk.answer(409, {"error": {"code": "conflict", "said": "it has no running session"}})
 
-    with listening(socket, script), opened() as attachment, pytest.raises(StateConflict, match="no live session"):
+    with listening(socket, script), opened() as attachment, pytest.raises(StateConflict, match="no running session"):
         everything(attachment)
 
 

@@ -95,7 +95,7 @@ OPERATION = {
     "undone": False,
     "undoes": 17,
     "undo": None,
-    "said": "it moved nothing",
+    "said": "it changed no name and no session",
     "note": "",
 }
 UNDONE = {"number": 17, "verb": "remove", "undo": "move one back to 0123456789ab", "lost": [], "degraded": []}
@@ -122,11 +122,11 @@ def test_undo_plans_first_and_then_acts_once(
         (
             "POST /v1/operations/undo",
             {"number": 17, "branch": None, "lose_processes": False},
-            "will not come back: the processes\n",
+            "will be lost: the processes\n",
         ),
     ]
     printed = capfd.readouterr().out
     if options:
         assert json.loads(printed) == {**OPERATION, "lost": [], "degraded": []}
     else:
-        assert printed == "took back 17 (remove): move one back to 0123456789ab\n"
+        assert printed == "undo of operation 17 (remove): move one back to 0123456789ab\n"

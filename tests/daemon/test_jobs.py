@@ -95,7 +95,7 @@ def test_one_job_of_a_kind_runs_at_a_time(server: RunningServer, client: RawClie
                 "exit": 4,
                 "tried": "start",
                 "on": "a wait job",
-                "said": f"the job {job} of this kind runs already",
+                "said": f"the job {job} of this kind is already running",
                 "next": "'waypoint events' shows when it has ended; try again then",
             },
         )

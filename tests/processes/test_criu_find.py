@@ -92,7 +92,7 @@ def test_a_failing_program_of_the_distribution_is_refused_with_the_reason(home: 
 
 @pytest.mark.usefixtures("bare")
 def test_without_any_criu_the_error_says_so(home: Path) -> None:
-    with pytest.raises(HostLacks, match="there is none"):
+    with pytest.raises(HostLacks, match="there is no CRIU"):
         find(home, tries=Trials(WORKS))
 
 
@@ -156,7 +156,7 @@ def test_setup_reports_a_trial_that_could_not_be_made(
     monkeypatch.setattr(criu_choice, "trial", fails)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(
-        HostLacks, match="so is a CRIU, but whether this works here could not be tried: No space"
+        HostLacks, match="the home and a CRIU are installed, but this CRIU could not be tried: No space"
     ) as told:
         criu_choice.install(home, None, lambda _: None)
     assert (told.value.exit_code, told.value.next_step) == (3, "make room")

@@ -182,5 +182,5 @@ def test_an_installation_on_a_full_disk_is_an_error_and_leaves_nothing(size: str
 
     said, next_step, left = in_own_process(work)
     assert re.search("No space left|enough free space|space", said), said
-    assert next_step == "make room on that file system"
+    assert next_step == "free some space on that file system"
     assert left == []

@@ -97,7 +97,7 @@ class TestWithAMirror:
         said: list[str] = []
         archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=find_keyring())
         archive.update(said.append)
-        assert said == ["the mirror's list of forky is out of date; using it all the same"]
+        assert said == ["the mirror's list of forky is out of date; it is used nevertheless"]
 
     def test_our_numbers_are_those_of_criu_s_own_description(self, tmp_path: Path) -> None:
         """Debian's development package has the file that CRIU itself is built from."""

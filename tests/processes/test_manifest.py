@@ -52,7 +52,7 @@ def test_a_program_that_gave_up_rights_is_not_started_again_by_the_shell(
     shell, same, other = run(ending), run(ending), run(ending, *words)
     assert [one.lost for one in programs(same, shell=shell)] == [""]
     (found,) = programs(other, shell=shell)
-    assert found.lost.startswith("it had other rights than the shell")
+    assert found.lost.startswith("it ran with other rights than the shell")
 
 
 def test_a_child_of_the_shell_may_have_gained_rights(ending: ExitStack) -> None:

@@ -112,16 +112,16 @@ def rows_of(home: Any, begun: list[threading.Event]) -> dict[str, Capability]:
 
 def test_doctor_reports_what_sessions_lack(begun: list[threading.Event]) -> None:
     found = rows_of(HOME, begun)
-    row, ids = found["what is mounted here"], found["ids of their own"]
-    refused = found["refused to live sessions"]
+    row, ids = found["mounts of this machine"], found["user ids of sessions"]
+    refused = found["system calls of sessions"]
     limits = found["limits of sessions"]
-    way_out = found["way out of private networks"]
+    way_out = found["internet access of sessions"]
     assert (way_out.state, way_out.why, way_out.required_for) == ("degraded", HOME.egress.why_not, "optional")
     assert way_out.remedy.startswith("apt-get install passt nftables")
     assert (limits.state, limits.required_for) == ("degraded", "optional")
     assert limits.why == UNHELD
     assert (refused.state, refused.required_for) == ("degraded", "optional")
-    assert refused.why.startswith("no system call is refused to old (it is old); web may make namespaces")
+    assert refused.why.startswith("no system call is refused in old (it is old); web may make namespaces")
     assert (ids.state, ids.required_for) == ("degraded", "optional")
     assert WHY in ids.why
     assert (row.state, row.required_for) == ("degraded", "optional")
@@ -131,12 +131,17 @@ def test_doctor_reports_what_sessions_lack(begun: list[threading.Event]) -> None
 @pytest.mark.parametrize(
     ("outlook", "state", "why", "remedy"),
     [
-        (SOUND, "ok", "700 MiB are free, it can grow by 500 MiB; growing leaves 2048 MiB of the disk free", ""),
-        (replace(SOUND, growth_bytes=0), "degraded", "it is nearly full: 700 MiB are free, it can grow by 0", "gc"),
+        (SOUND, "ok", "700 MiB are free, the pool can grow by 500 MiB and leaves 2048 MiB of the disk free", ""),
+        (
+            replace(SOUND, growth_bytes=0),
+            "degraded",
+            "it is nearly full: 700 MiB are free, the pool can grow by 0",
+            "gc",
+        ),
         (
             replace(SOUND, disk_free_bytes=900 * MIB),
             "degraded",
-            "it is nearly full: 700 MiB are free, it can grow by 500 MiB; growing leaves 2048 MiB of the disk free (it",
+            "it is nearly full: 700 MiB are free, the pool can grow by 500 MiB and leaves 2048 MiB of the disk free",
             "gc",
         ),
         (replace(SOUND, growth_bytes=None), "degraded", "it is nearly full: 700 MiB are free", "gc"),

@@ -114,7 +114,7 @@ def test_a_removal_is_an_entry_in_the_log(names: Names, captures: Captures) -> N
     before = names.last_number()
     assert len(remove(captures, names)) == 2
     (entry,) = names.operations_since(before)
-    said = f"removed 2 captures, operations before {before + 1} cannot be taken back any more"
+    said = f"removed 2 captures, operations before {before + 1} can no longer be undone"
     assert (entry.verb, entry.note, entry.moves) == ("gc", said, {})
     remove(captures, names, ALWAYS)
     assert names.last_number() == before + 1, "an entry without a removal"

@@ -56,7 +56,7 @@ def test_an_undo_of_a_restore_brings_back_the_replaced_session(
     ref = names.ref("main")
     assert ref is not None
     assert ref.capture == later.id
-    assert told.undone.undo == f"bring back the session that was on main, move main back to {later.id[:12]}"
+    assert told.undone.undo == f"restore the session that was on main, move main back to {later.id[:12]}"
     # The undo has made a restore, which is a part of it: the next undo takes back an earlier operation.
     last = names.last_to_undo(lambda _: True)
     assert last is not None
@@ -82,8 +82,8 @@ def test_a_name_that_is_moved_during_a_deed_is_a_conflict(
     with pytest.raises(StateConflict) as caught:
         undo(history)
     error = caught.value
-    assert (error.tried, error.on) == ("take back", f"operation {number} (park)")
-    assert (error.said, error.next_step) == (f"{name} has been moved meanwhile", "see 'waypoint op log'")
+    assert (error.tried, error.on) == ("undo", f"operation {number} (park)")
+    assert (error.said, error.next_step) == (f"another operation has just changed {name}", "see 'waypoint op log'")
     assert [state(names)] == after  # the undo has written nothing
 
 
@@ -97,7 +97,7 @@ def test_a_session_that_ends_during_the_undo_is_a_conflict(
         end(names, row, capture_of(row))
 
     sessions.afterwards = end_it
-    with pytest.raises(StateConflict, match="the session on main has changed meanwhile"):
+    with pytest.raises(StateConflict, match="another operation has just changed the session on main"):
         undo(history)
     assert names.ref("parked") is not None
 
@@ -218,7 +218,7 @@ def test_a_step_of_a_branch_that_has_moved_on_cannot_be_taken_back(names: Names,
         change.add(step)
         change.advance("main", step.id)
     checkpoint(names, "a")
-    with pytest.raises(StateConflict, match="main has been moved since"):
+    with pytest.raises(StateConflict, match="main has been changed since"):
         undo(history, numbers_of(names, "checkpoint")[0])
 
 
@@ -254,7 +254,7 @@ def test_an_undo_does_not_remove_a_branch_with_a_live_session(names: Names, hist
     number = names.last_number()
     begin(names, row_of("new"), tip.id)
     before = state(names)
-    with pytest.raises(StateConflict, match="new has a live session"):
+    with pytest.raises(StateConflict, match="new has a running session"):
         undo(history, number)
     assert state(names) == before
 

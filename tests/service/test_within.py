@@ -94,7 +94,7 @@ def test_a_renamed_branch_keeps_its_captures(names: Names, own: Capture) -> None
     assert not belongs_to(names, ref_of(own), "main")
     assert branch_of(names, "own") == "renamed"
     move(names, "renamed", None)
-    with pytest.raises(StateConflict, match="the branch was removed, and its name stands for something else now"):
+    with pytest.raises(StateConflict, match="the branch was removed, and its name is now used for something else"):
         branch_of(names, "own")
     move(names, "main", None)
     assert branch_of(names, "own") == "main", "nothing has this name"
@@ -113,7 +113,7 @@ def test_captures_without_the_identity_of_their_branch_belong_by_time(names: Nam
         change.put("main", ref)
     assert [belongs_to(names, ref_of(one), "main") for one in aged] == [False, True]
     assert branch_of(names, aged[1].id) == "main"
-    with pytest.raises(StateConflict, match="stands for something else now"):
+    with pytest.raises(StateConflict, match="is now used for something else"):
         branch_of(names, aged[0].id)
 
 
@@ -143,7 +143,10 @@ def test_a_request_from_a_replaced_session_is_refused() -> None:
     live: Any = SimpleNamespace(branch="main", hooks_running=0)
     refused = asyncio.run(serve(home, live, ["status"]))
     assert refused.exit == 4
-    assert "its session has been replaced\n  next: ask again: the session that has replaced it answers" in refused.text
+    assert (
+        "its session has been replaced\n  next: run the command again: the session that has replaced this one answers"
+        in refused.text
+    )
 
 
 @pytest.mark.parametrize("verb", ["fork", "checkpoint"])
@@ -162,7 +165,7 @@ def test_a_taken_name_is_refused_without_a_transaction(
         "fork": lambda: forking.fork(sessions, "own", [taken]),
         "checkpoint": lambda: checkpointing.checkpoint(sessions, "main", checkpointing.CheckpointOptions(taken)),
     }
-    with pytest.raises(StateConflict, match="the beginning of a capture's id"):
+    with pytest.raises(StateConflict, match="has an id that begins with this"):
         asyncio.run(asked[verb]())
 
 
@@ -174,12 +177,15 @@ def test_sessions_of_a_user_without_full_rights_are_bounded() -> None:
     """Unfinished starts count, too."""
     rows = {True: [of(7)] * (MAX_LIVE - 6) + [of(8)] * 2, False: [of(7)] * 2}
     resources: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]), trusted=9)
-    steps = {WITHIN: "ask for it outside of the session", Caller(uid=7): "stop some of them: 'waypoint ps' lists them"}
+    steps = {
+        WITHIN: "run the command outside of the session",
+        Caller(uid=7): "stop some of them: 'waypoint ps' lists them",
+    }
     for caller, said in ((WITHIN, "in this home"), (Caller(uid=7), "of yours")):
         free = 2 if caller is WITHIN else 4
         with asked_by(caller):
             check_session_count(resources, free)
-            with pytest.raises(StateConflict, match=f"more than 256 sessions {said} would be live") as caught:
+            with pytest.raises(StateConflict, match=f"more than 256 sessions {said} would then be running") as caught:
                 check_session_count(resources, free + 1)
             assert caught.value.next_step == steps[caller]
     for caller in (Caller(uid=0), Caller(uid=9), Caller(uid=8)):
@@ -199,9 +205,9 @@ def test_checkpoints_that_a_session_makes_itself_are_bounded(
     name_it(names, "own-2", own)
     acts.check_named(names, "main", "own-3")
     name_it(names, "own-3", own)
-    with pytest.raises(StateConflict, match="branch main has 3 already") as caught:
+    with pytest.raises(StateConflict, match="branch main already has 3 checkpoints") as caught:
         acts.check_named(names, "main", "own-4")
-    assert caught.value.next_step == "ask for it outside of the session"
+    assert caught.value.next_step == "run the command outside of the session"
     acts.check_named(names, "main", "own-3")
     acts.check_named(names, "elsewhere", "first")
 

@@ -52,7 +52,7 @@ def let_in(person: Person) -> Iterator[Home]:
     """A home that `person` may use as themselves."""
     with open_home("let-in") as made:
         done = made.must("setup", "--user", person.name)
-        assert f"user {person.name} (as themselves) may use it" in done.stderr
+        assert f"user {person.name} (with own rights only) may use the home" in done.stderr
         yield made
 
 
@@ -61,7 +61,7 @@ def trusting(person: Person) -> Iterator[Home]:
     """A home that trusts `person` like root. It shows that a refusal in `let_in` is due to the missing trust."""
     with open_home("trusting") as made:
         done = made.must("setup", "--user", person.name, "--trust", "full")
-        assert f"user {person.name} (trusted fully: that is root on this machine) may use it" in done.stderr
+        assert f"user {person.name} (with full trust, so with the rights of root) may use the home" in done.stderr
         yield made
 
 

@@ -16,7 +16,10 @@ def succeeds(done: "subprocess.CompletedProcess[str]") -> str:
 def refused(done: "subprocess.CompletedProcess[str]", said: str, code: int = NOT_ALLOWED) -> None:
     assert (done.returncode, done.stdout) == (code, ""), done
     assert said in done.stderr, done.stderr
-    assert re.search(r"\n  next: (use what is yours, or another name; or )?have root do it", done.stderr)
+    assert re.search(
+        r"\n  next: (use a branch or checkpoint of your own, or another name; or )?let root run the command",
+        done.stderr,
+    )
 
 
 def stop(home: Home, *branches: str) -> None:

@@ -78,7 +78,7 @@ def test_the_advice_brings_a_busy_shell_to_its_prompt(home: Home, main: Session,
     refused = home.cli("restore", "early", "--only", "shell")
     assert refused.code == 4
     printed = next_of(refused.stderr)
-    assert printed.startswith("let the shell come to its prompt: ")
+    assert printed.startswith("wait until the shell is at its prompt: ")
     with on_terminal(home, printed.partition(": ")[2]) as terminal:
         terminal.expect_exact(shown)
         terminal.send("\x03")
@@ -99,7 +99,7 @@ def test_an_interrupted_restore_of_the_shell_can_be_undone(home: Home, main: Ses
         refused = restoring.result()
     assert refused.code == 125
     printed = next_of(refused.stderr)
-    assert printed == "'waypoint undo -b main' brings back what was before"
+    assert printed == "'waypoint undo -b main' restores the state from before"
     assert main.exec("echo $kept").output == b"late\n"
     assert follow(home, "waypoint undo -b main").code == 0
     assert main.exec("echo $kept $large").output == b"late\n"
@@ -123,7 +123,7 @@ def test_a_restore_without_its_base_or_bind_fails_until_the_folder_is_back(
     refused = home.cli("restore", f"{kind}-early")
     assert refused.code == 125
     assert str(folder) in refused.stderr
-    assert next_of(refused.stderr).startswith("restore that on the machine; for its files alone: ")
+    assert next_of(refused.stderr).startswith("restore this on the machine; for its files alone: ")
     away.rename(folder)
     assert session.exec("echo $kept").output == b"late\n"
     home.must("restore", f"{kind}-early")

@@ -156,7 +156,7 @@ def test_a_request_from_inside_is_answered_after_its_daemon_was_killed(w: Ground
         os.kill(w.client.status().pid, signal.SIGKILL)
     *_, said, advised, code = session.exec("wait $asked; cat /srv/said").output.decode().splitlines()
     assert code == "125"
-    assert said.endswith("the daemon was replaced while it worked on this")
+    assert said.endswith("the daemon was replaced while it carried out the request")
     step = advised.removeprefix("  next: see whether it was done: ")
     assert step == "waypoint op log"
     assert "late" not in session.exec(step).output.decode()

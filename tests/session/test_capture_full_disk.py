@@ -63,7 +63,7 @@ def check_refused(done: Completed) -> None:
     assert (done.code, done.stdout) == (125, ""), done
     assert done.stderr.startswith("waypoint: cannot "), done
     assert re.search(
-        r"No space left on device\n  next: free some disk space(, or remove| there; nothing is lost)", done.stderr
+        r"No space left on device\n  next: free some disk space(, or remove| there; no data is lost)", done.stderr
     )
 
 

@@ -92,7 +92,7 @@ def test_a_dump_that_criu_refuses_harms_nothing(
     assert time.monotonic() - begun < QUICK_S
     assert taken.tier == "respawn"
     assert said in taken.degraded[0]
-    lost = ["cannot be started again: sleep 1000: it had other rights than the shell"] if command == NESTED else []
+    lost = ["cannot be started again: sleep 1000: it ran with other rights than the shell"] if command == NESTED else []
     assert [text.partition(": another user")[0] for text in taken.degraded[1:]] == lost
     assert float(session.exec("cat /srv/gap").output) < 1.0
     check_unharmed(home, client)

@@ -71,7 +71,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["checkpoint", "n" * 101], 2, ""),
     (["checkpoint", "new", "-b", "nosuch"], 2, "no such branch"),
     (["checkpoint", "new", "-b", "taken"], 2, "is a checkpoint, not a branch"),
-    (["checkpoint", "new", "-b", "dead"], 4, "no live session"),
+    (["checkpoint", "new", "-b", "dead"], 4, "no running session"),
     (["checkpoint", "new", "--tier", "best"], 2, "best"),
     (["restore", "nosuch"], 2, "nothing has this name"),
     (["restore", "ffff"], 2, "nothing has this name"),
@@ -81,16 +81,16 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["fork", "taken", "f1", "dead"], 4, "branch of this name"),
     (["fork", "taken", "f1", "taken"], 4, "checkpoint of this name"),
     (["fork", "taken", "f1", "f1"], 2, "f1 is given twice"),
-    (["fork", "taken", "f1", "f1/a"], 2, "exclude each other"),
+    (["fork", "taken", "f1", "f1/a"], 2, "cannot both exist"),
     (["fork", "taken", "-n", "0"], 2, ""),
     (["fork", "taken", "-n", "257"], 2, "256"),
     (["fork", "taken", "f1", "-n", "2"], 2, "cannot be combined"),
     (["stop", "main", "--checkpoint", "new", "--discard"], 2, "leave out"),
     (["stop", "main", "--checkpoint", "taken"], 4, "checkpoint of this name"),
     (["shell", "taken", "-d"], 4, "checkpoint of this name"),
-    (["branch", "rename", "main", "other"], 4, "live session"),
+    (["branch", "rename", "main", "other"], 4, "running session"),
     (["branch", "rename", "dead", "taken"], 4, "checkpoint of this name"),
-    (["rm", "main"], 4, "live session"),
+    (["rm", "main"], 4, "running session"),
     (["rm", "taken", "nosuch"], 2, "nothing has this name"),
     (["undo", "9999"], 2, "9999"),
 ]
@@ -169,7 +169,7 @@ def test_a_checkpoint_during_a_stop_reports_that_no_session_is_live(
         fork = home.cli("fork", "nosuch", "f1")
         armed.go_on()
         assert stop.result().code == 0
-        refused(checkpoint.result(), 4, "no live session")
+        refused(checkpoint.result(), 4, "no running session")
     assert fork.code == 2
 
 
@@ -194,7 +194,7 @@ def test_a_session_that_ends_during_a_capture_is_ended_after_it(
         assert client.history.show("late").tier == tier
     else:
         refused(done, 4, "its session has just ended")
-        assert "\n  next: its files are kept: 'waypoint shell main' starts it from them\n" in done.stderr
+        assert "\n  next: its files are kept: 'waypoint shell main' starts a session with them\n" in done.stderr
     home.must("shell", "main", "-d")
     assert client.session("main").exec("cat /srv/work").output == b"work\n"
 
@@ -207,7 +207,7 @@ def test_a_cancelled_gc_can_be_started_again(home: Home, client: Client, main: S
         gc = threads.submit(home.cli, "gc", "--keep-operations", "0")
         assert armed.wait() == Step.REMOVING
         again = home.cli("gc")
-        refused(again, 4, "of this kind runs already")
+        refused(again, 4, "of this kind is already running")
         (running,) = [job.id for job in client.jobs.list() if job.state == "running"]
         with RawClient(f"{home.runtime}/api.sock") as canceller:
             canceller.send(f"POST /v1/jobs/{running}/cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
@@ -231,7 +231,7 @@ def test_requests_wait_for_the_end_of_a_session_that_is_ending(
         checkpoint = threads.submit(home.cli, "checkpoint", "late")
         fork = threads.submit(home.cli, "fork", "main", "f1")
         armed.go_on()
-        refused(checkpoint.result(), 4, "no live session")
+        refused(checkpoint.result(), 4, "no running session")
         assert fork.result().code == 0
     assert client.session("f1").exec("cat /srv/work").output == b"work\n"
 
@@ -339,11 +339,11 @@ def test_operations_are_undone_and_conflicts_are_refused(home: Home, client: Cli
     client.history.rename("other", "elsewhere")
     number = client.history.operations(1)[0].number
     client.history.remove("elsewhere")
-    refused(home.cli("undo", str(number)), 4, "has been moved since")
+    refused(home.cli("undo", str(number)), 4, "has been changed since")
     client.history.undo()
     client.history.undo()
     assert {row.name for row in client.history.branches()} == {"main", "other"}
     client.session("main").stop(discard=True)
     discarded = client.history.operations(1)[0].number
-    refused(home.cli("undo", str(discarded)), 4, "thrown away")
+    refused(home.cli("undo", str(discarded)), 4, "deleted")
     ledger.check(home)

@@ -31,7 +31,7 @@ def hard_limit(home: Home, branch: str) -> int:
 def test_a_dev_shm_larger_than_the_new_limit_is_refused(home: Home) -> None:
     refused = home.cli("shell", "small", "-d", "--from", "point", "--memory", "100M")
     assert refused.code == 5
-    assert "its files in /dev/shm take 60 MiB, half of the session's memory is 50 MiB" in refused.stderr
+    assert "its files in /dev/shm need 60 MiB, but may have 50 MiB, half of the session's memory" in refused.stderr
     assert "small" not in home.must("ps", "--all").stdout
     advice = re.search(r"waypoint (shell NEW --from \w+ --memory \w+)", refused.stderr)
     assert advice, refused.stderr

@@ -58,8 +58,8 @@ def test_a_shell_of_root_gets_neither_state_nor_binds_of_a_user(
 ) -> None:
     done = home.must("shell", *words, "-d")
     try:
-        changed = f"it was {person.name}'s, and the session is root's"
-        assert f"degraded: its shell is a new one: {changed}\n" in done.stderr
+        changed = f"it belonged to {person.name}, and the session belongs to root"
+        assert f"degraded: the shell's state was not restored: {changed}\n" in done.stderr
         assert f"degraded: {left} is not bound at /mnt: {changed}\n" in done.stderr
         assert inside(home, words[0], "id -u; nproc --help >/tmp/x; echo ${mark-none}; findmnt /mnt || echo none") == (
             "0\nnone\nnone\n"
@@ -92,11 +92,11 @@ def test_the_state_of_a_user_is_not_restored_into_a_live_shell_of_root(home: Hom
     home.must("shell", "roots", "-d", "--user", "root")
     inside(home, "roots", "mark=own")
     done = home.cli("restore", "a-cp", "-b", "roots", "--only", "shell")
-    said = f"cannot restore the shell on branch roots: it was {person.name}'s, and the session is root's"
+    said = f"cannot restore the shell on branch roots: it belonged to {person.name}, and the session belongs to root"
     assert (done.code, said in done.stderr) == (4, True), done
     assert inside(home, "roots", "echo $mark") == "own\n"
     assert ran_by(left) == {person.uid}
-    assert "next: restore all of it: waypoint restore a-cp -b roots\n" in done.stderr
+    assert "next: restore the whole capture: waypoint restore a-cp -b roots\n" in done.stderr
     restored = home.must("restore", "a-cp", "-b", "roots", "--lose-processes")
     assert "degraded: its shell" not in restored.stderr
     assert home.must("run", "-b", "roots", "--", "id", "-un").stdout == f"{person.name}\n"

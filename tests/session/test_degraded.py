@@ -12,8 +12,8 @@ from waypoint.client import Client, Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
-GONE = "without its processes: only its files were kept, and how to start its programs again"
-LOST = f"what was replaced is kept {GONE}"
+GONE = "without its processes: only its files and the command lines of its programs were kept"
+LOST = f"the replaced session is kept {GONE}"
 # Keeps an unread datagram. CRIU dumps the processes without the datagram.
 UNREAD = """rm -f /srv/on; python3 -c 'import socket, time
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -49,7 +49,7 @@ def test_every_verb_reports_what_it_did_not_keep_or_restore(home: Home, client: 
     replaced = home.must("restore", "before", "--lose-processes", "--json")
     first, *others = json.loads(replaced.stdout)["degraded"]
     assert (first, len(others)) == (LOST, 1)
-    assert others[0].startswith("of what was replaced: cannot be started again: sleep 1000: ")
+    assert others[0].startswith("of the replaced session: cannot be started again: sleep 1000: ")
     undone = home.must("undo")
     assert f"degraded: main: {GONE}" in undone.stderr
     again = home.must("undo", "--json")
@@ -69,9 +69,9 @@ def test_losses_of_a_live_capture_are_reported_outside(home: Home, client: Clien
     assert "degraded" not in ended.stderr
     home.must("exec", "-b", "x1", "--", UNREAD.replace("4242", "4243"))
     ended = home.must("undo", str(number))  # of the fork that made x1
-    assert "degraded: x1: of what was ended: udp 4243: " in ended.stderr
+    assert "degraded: x1: of the ended session: udp 4243: " in ended.stderr
     replaced = home.must("restore", "before")
-    assert f"degraded: of what was replaced: {DROPPED}" in replaced.stderr
+    assert f"degraded: of the replaced session: {DROPPED}" in replaced.stderr
     again = home.must("undo", "--json")
     assert again.json()["degraded"][0].startswith(f"main: {DROPPED}")
     assert again.json()["lost"] == []
@@ -101,7 +101,7 @@ def test_losses_of_a_live_capture_are_reported_inside(home: Home, client: Client
     assert re.search(
         r"\nreplaced: the session on main, kept as \w+, tier live; to get it back: waypoint undo -b main\n", said
     )
-    assert f"\ndegraded: of what was replaced: {DROPPED}" in said
+    assert f"\ndegraded: of the replaced session: {DROPPED}" in said
     assert json.loads(inside("restore less --only files --json"))["replaced"]["tier"] == "live"
 
 
@@ -123,8 +123,8 @@ def test_programs_started_again_are_reported_for_forks_and_before_an_undo(
     home.must("stop", "x1")
     home.must("restore", "less", "-b", "main", "--lose-processes")
     undone = home.must("undo")
-    kept = r"will not come back: the processes that ran on main: capture \w+ keeps how to start them again\n"
-    assert re.match(rf"{kept}will not come back: on main: sleep 1000: ", undone.stderr), undone.stderr
+    kept = r"will be lost: the processes that ran on main: capture \w+ has only their command lines\n"
+    assert re.match(rf"{kept}will be lost: on main: sleep 1000: ", undone.stderr), undone.stderr
 
 
 @pytest.mark.requires("userns")
@@ -137,9 +137,7 @@ def test_an_undo_from_inside_that_loses_processes_needs_consent(home: Home, clie
     refused = client.session("main").exec("waypoint undo")
     assert refused.exit == 4
     said, step = refused.output.decode().splitlines()
-    assert said.startswith(
-        f"waypoint: cannot take back operation {operations[0].number} (restore): will not come back: "
-    )
+    assert said.startswith(f"waypoint: cannot undo operation {operations[0].number} (restore): these would be lost: ")
     assert client.history.operations() == operations
     command = step.rpartition(": ")[2]
     assert client.session("main").exec(command).by == "waypoint", "the session was replaced"

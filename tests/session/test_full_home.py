@@ -73,7 +73,7 @@ def test_a_full_pool_that_cannot_grow_can_be_freed(small_disk: Home) -> None:
     client.start("new").stop()
     client.session("main").restore("one")
     assert client.session("main").exec("echo $kept; ls /srv").output == b"yes\nkept\n"
-    step = "remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run 'waypoint gc'"
+    step = "remove what you do not need ('waypoint rm', 'waypoint stop --discard') and run 'waypoint gc'"
     assert f"free some disk space, or {step}" in small_disk.cli("doctor").stdout
     small_disk.must("rm", "full")
     small_disk.must("gc", "--keep-operations", "0")

@@ -112,8 +112,8 @@ def test_disk_space_that_gc_cannot_free_is_reported(own: Home) -> None:
     own.must("checkpoint", "x", "--force", "-b", "main")
     done = own.must("gc", "--keep-operations", "0s")
     assert done.stdout.splitlines()[-1].startswith("removed 1 capture;")
-    said = "a session with --disk has used the pool, so its free space stays in it, for later sessions"
-    assert done.stderr == f"stays: the free space of the pool: {said}\n"
+    said = "a session with --disk has used the pool, so its free space is kept in it for later sessions"
+    assert done.stderr == f"not freed: the free space of the pool: {said}\n"
     assert own.must("gc", "--json").json()["failed"] == []
 
 
@@ -125,9 +125,11 @@ def test_the_pool_becomes_smaller_only_when_no_session_lives(own: Home) -> None:
     large = image.stat().st_size
     refused = own.cli("gc", "--compact")
     assert refused.code == StateConflict.exit_code
-    assert "sessions live in it: main, other\n  next: stop them first: waypoint stop --all\n" in refused.stderr
+    assert "sessions are running in it: main, other\n  next: stop them first: waypoint stop --all\n" in refused.stderr
     done = own.must("gc")
-    assert re.fullmatch(r"stays: \d+ MiB of free space in the pool: it is given back when no session .*\n", done.stderr)
+    assert re.fullmatch(
+        r"not freed: \d+ MiB of free space in the pool: it is given back when no session .*\n", done.stderr
+    )
     assert image.stat().st_size == large
     other.stop()
     main.exec("echo kept > /srv/kept")

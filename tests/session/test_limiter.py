@@ -61,10 +61,10 @@ def test_limits_without_a_controller_are_reported(group: Path) -> None:
     assert limiter.unlimited(ALL, SHIFTED) == [
         f"memory: not enforced, {WHY}",
         f"cpus: not enforced, {WHY}",
-        f"pids: held for each of its users by itself alone, {WHY}",
+        f"pids: enforced for each user of the session separately, {WHY}",
     ]
     assert limiter.unlimited(SessionLimits(pids=100), HOST_IDS) == [
-        f"pids: held for each of its users but root by itself alone, {WHY}"
+        f"pids: enforced for each user of the session but root separately, {WHY}"
     ]
     assert limiter.most_of_each_user(ALL) == 100
 
@@ -80,7 +80,7 @@ def test_limits_have_defaults() -> None:
     assert usual.memory
     assert (usual.pids, usual.cpus, usual.disk) == (4096, None, None)
     assert fill_in(ALL) == ALL
-    with pytest.raises(UsageProblem, match="not from 64M"):
+    with pytest.raises(UsageProblem, match="not between 64M"):
         checked(SessionLimits(memory=1))
 
 

@@ -222,11 +222,11 @@ def test_limits_have_defaults_and_may_be_given_in_bytes(home: Home) -> None:
 def test_limits_out_of_range_are_refused(home: Home) -> None:
     with collecting() as row:
         for option, value, said in (
-            ("--memory", "1M", "it is not from 64M to 8388607T"),
-            ("--disk", "1M", "it is not from 16M to 8388607T"),
-            ("--cpus", "0.001", "it is not from 0.01 to 1000000000"),
-            ("--pids", "3", "it is not from 64 to 4194304"),
-            ("--pids", "5000000", "it is not from 64 to 4194304"),
+            ("--memory", "1M", "the value is not between 64M and 8388607T"),
+            ("--disk", "1M", "the value is not between 16M and 8388607T"),
+            ("--cpus", "0.001", "the value is not between 0.01 and 1000000000"),
+            ("--pids", "3", "the value is not between 64 and 4194304"),
+            ("--pids", "5000000", "the value is not between 64 and 4194304"),
             ("--memory", "12Q", "(from 64M to 8388607T)"),
             ("--memory", "99999999999999G", "(from 64M to 8388607T)"),
             ("--disk", "-1", "(from 16M to 8388607T)"),

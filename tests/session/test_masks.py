@@ -123,6 +123,9 @@ def test_processes_are_not_restored_without_the_paths_masked_in_them() -> None:
         with contextlib.closing(sqlite3.connect(home.path / "names.db")) as db, db:
             db.execute("""UPDATE captures SET record = replace(record, '"masked":[', '"masked":["/proc/nothing",')""")
         done = home.cli("restore", "there")
-        assert (done.code, "this machine has no /proc/nothing, which is masked in it" in done.stderr) == (5, True), done
+        assert (done.code, "this machine has no /proc/nothing, which the session hides by a mask" in done.stderr) == (
+            5,
+            True,
+        ), done
         home.must("restore", "there", "--only", "files")
         assert home.must("exec", "--", "cat /srv/kept").stdout == "kept\n"

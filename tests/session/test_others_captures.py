@@ -45,27 +45,30 @@ def test_captures_and_branches_of_root_are_refused_with_their_owner(shared: Home
             for verb, words in OF_ROOTS_CAPTURE.items():
                 with row(f"{verb} {kind}"):
                     done = person.can(shared, *(word.format(name) for word in words))
-                    refused(done, f"{kind} {name}: it is root's, and you are {person.name}")
+                    refused(done, f"{kind} {name}: it belongs to root, and you are {person.name}")
         for verb, words in TO_ROOTS_BRANCH.items():
             with row(f"{verb} branch"):
                 done = person.can(shared, *(word.format("bare") for word in words))
-                refused(done, f"it is root's, and you are {person.name}")
-                assert "use what is yours, or another name; or have root do it\n" in done.stderr
+                refused(done, f"it belongs to root, and you are {person.name}")
+                assert (
+                    "use a branch or checkpoint of your own, or another name; or let root run the command\n"
+                    in done.stderr
+                )
 
 
 def test_undo_of_a_user_takes_back_no_operation_of_root(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "shell", "both", "-d"))
     succeeds(person.can(shared, "checkpoint", "both-users", "-b", "both"))
     shared.must("checkpoint", "both-roots", "-b", "both")
-    assert f"it was done by {person.name}, 2" in succeeds(person.can(shared, "undo", "-b", "both"))
+    assert f"the operation was requested by {person.name}, 2" in succeeds(person.can(shared, "undo", "-b", "both"))
     names = {name for one in shared.must("log", "--all", "--json").json() for name in one["names"]}
     assert names & {"both-users", "both-roots"} == {"both-roots"}
     shared.must("restore", "both-roots")
-    assert "it was done by root, 2" in shared.must("undo", "-b", "both").stdout
+    assert "the operation was requested by root, 2" in shared.must("undo", "-b", "both").stdout
     said = person.can(shared, "undo", "-b", "both").stderr
     log = shared.must("op", "log", "--json").json()
     moved = next(one["number"] for one in log if one["verb"] == "checkpoint" and "both-roots" in one["moves"])
-    assert f"both has been moved since, last by operation {moved} (checkpoint), which was done by root" in said
+    assert f"both has been changed since, last by operation {moved} (checkpoint), which was requested by root" in said
     stop(shared, "both")
     shared.must("rm", "both-roots")
 
@@ -75,8 +78,8 @@ def test_a_second_undo_of_a_start_is_refused_and_names_the_first(shared: Home, p
     succeeds(person.can(shared, "undo", "-b", "begun"))
     done = person.can(shared, "undo", "-b", "begun")
     assert done.returncode == 4
-    assert re.search(r"the last undo, \d+, took back operation \d+ \(start\)\n", done.stderr)
-    way = re.search(r"to have that again: waypoint (undo \d+)\n", done.stderr)
+    assert re.search(r"the last undo, \d+, reversed operation \d+ \(start\)\n", done.stderr)
+    way = re.search(r"to do this operation again: waypoint (undo \d+)\n", done.stderr)
     assert way
     succeeds(person.can(shared, *way[1].split()))
     stop(shared, "begun")

@@ -68,7 +68,7 @@ def link_to(target: Path) -> str:
 def refused(done: Completed, place: str) -> str:
     """Check the error, and return the capture or branch whose files it advises to restore into another session."""
     assert done.code == 4, done
-    assert f"cannot mount what a session needs at {place}: " in done.stderr
+    assert f"cannot mount a file system of the session at {place}: " in done.stderr
     step = r"have its files in another session: waypoint shell NEW -d; waypoint restore (\S+) -b NEW --only files"
     found = re.search(rf"\n  next: {step}\n", done.stderr)
     assert found, done

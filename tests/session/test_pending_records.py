@@ -42,10 +42,10 @@ def stop(home: Home, *options: str) -> None:
     """Stop the session while the disk is full, and check the error."""
     done = home.cli("stop", "main", *options)
     assert (done.code, done.stdout) == (125, "")
-    assert "cannot put on record that the session has ended on branch main: " in done.stderr
+    assert "cannot record that the session has ended on branch main: " in done.stderr
     assert "No space left on device" in done.stderr
-    again = "then it is put on record within a second; until then nothing new begins on this branch"
-    assert f"\n  next: free some disk space there; nothing is lost; {again}\n" in done.stderr
+    again = "it is then recorded within a second; until then no new operation begins on this branch"
+    assert f"\n  next: free some disk space there; no data is lost; {again}\n" in done.stderr
 
 
 def leave(home: Home) -> None:
@@ -62,7 +62,7 @@ def check_end_is_pending(home: Home) -> None:
     client = Client(home.path)
     assert client.sessions() == []
     assert [branch.live for branch in client.history.branches() if branch.name == "main"] == [False]
-    with pytest.raises(StateConflict, match="it has no live session"):
+    with pytest.raises(StateConflict, match="it has no running session"):
         client.session("main").exec("true")
     for ask in (client.start, lambda: client.session("main").restore("before"), lambda: client.fork("main", "copy")):
         with pytest.raises(WaypointError, match="the session has ended") as caught:

@@ -68,7 +68,7 @@ def test_the_advice_for_a_capture_without_space_works(small_disk: Home) -> None:
     crowd_disk(small_disk)
     done = small_disk.cli("checkpoint", "more", "-b", "main", "--tier", "live")
     assert (done.code, done.stdout) == (125, "")
-    assert "'waypoint gc': without --keep-operations 0 it keeps what undo needs" in done.stderr
+    assert "'waypoint gc'; with --keep-operations 0 it also removes the captures for undo" in done.stderr
     small_disk.must("gc", "--keep-operations", "0")
     small_disk.must("checkpoint", "more", "-b", "main", "--tier", "live")
     ledger.check(small_disk)

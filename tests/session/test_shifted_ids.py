@@ -277,5 +277,5 @@ def test_a_file_system_that_cannot_be_idmapped_is_reported(shifted: Home, tmp_pa
 def test_doctor_reports_whether_ids_are_shifted(shifted: Home, unshifted: Home) -> None:
     for home, state in ((shifted, "ok"), (unshifted, "degraded")):
         rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
-        assert rows["ids of their own"]["state"] == state
-        assert bool(rows["ids of their own"]["why"]) == (state == "degraded")
+        assert rows["user ids of sessions"]["state"] == state
+        assert bool(rows["user ids of sessions"]["why"]) == (state == "degraded")

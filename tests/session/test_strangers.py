@@ -97,7 +97,7 @@ def test_a_full_disk_is_reported_and_harms_nothing(small_disk: Home) -> None:
         done = small_disk.cli("ps")
         assert (done.code, done.stdout) == (125, "")
         assert f"cannot open {small_disk.path}/names.db: No space left on device" in done.stderr
-        assert "\n  next: free some disk space there; nothing is lost" in done.stderr
+        assert "\n  next: free some disk space there; no data is lost" in done.stderr
         assert work.is_running()
     make_room(small_disk)
     wait_served(small_disk)
@@ -217,9 +217,9 @@ def test_an_unreachable_session_continues_and_is_listed(work: Work) -> None:
     for verb in (["shell", "-d", "main"], ["exec", "-b", "main", "--", "true"], ["stop", "main", "--checkpoint", "c"]):
         done = home.cli(*verb)
         assert done.code == (125 if verb[0] == "exec" else 4), done.stderr
-        assert "its session runs, and the daemon cannot reach it" in done.stderr
+        assert "its session is running, but the daemon cannot reach it" in done.stderr
         assert str(file) in done.stderr
-        assert "\n  next: put back what is missing, then 'waypoint daemon stop'; or end it, its files " in done.stderr
+        assert "\n  next: restore the missing file, then 'waypoint daemon stop'; or end the session and " in done.stderr
     assert home.cli("rm", "main").code == 4
     for option in ([], ["--all"]):
         listed = home.must("ps", *option)
@@ -288,7 +288,7 @@ def test_a_missing_pool_is_reported_and_used_when_it_is_back(work: Work) -> None
         assert (done.code, done.stdout) == (10, "")
         assert f"cannot open the pool of {home.path}: it is gone" in done.stderr
         assert (
-            "\n  next: put it back (pool.img, or the folder pool); or begin without it: move names.db away"
+            "\n  next: put the pool back (pool.img, or the folder pool); or begin without it: move names.db away"
             in done.stderr
         )
         assert not pool.exists()

@@ -66,13 +66,13 @@ BINDS = {
     "root's to read, to be written": ("read:{mnt}", "may not write to it"),
     "root's": ("roots:{mnt}:ro", "may not read it"),
     "root's passwords": ("/etc/shadow:/wptest-new/file", "/wptest-new/file: permission denied: /etc/shadow; "),
-    "behind a folder of root's": ("hidden/open:{mnt}:ro", "no such file or directory on the host"),
+    "behind a folder of root's": ("hidden/open:{mnt}:ro", "no such file or directory on this machine"),
     "a link to root's": ("link:{mnt}:ro", "may not read it"),
-    "own, over /etc/passwd": ("own/file:/etc/passwd", "programs of root trust what lies at /etc/passwd"),
-    "own, over /usr/src": ("own:/usr/src:ro", "programs of root trust what lies at /usr/src"),
-    "own, as a new file of /etc": ("own/file:/etc/ld.so.preload:ro", "programs of root trust"),
-    "own, as a new folder of libraries": ("own:/lib-of-mine:ro", "programs of root trust"),
-    "own, in root's home": ("own:/root/x:ro", "programs of root trust"),
+    "own, over /etc/passwd": ("own/file:/etc/passwd", "root's programs trust the files at /etc/passwd"),
+    "own, over /usr/src": ("own:/usr/src:ro", "root's programs trust the files at /usr/src"),
+    "own, as a new file of /etc": ("own/file:/etc/ld.so.preload:ro", "root's programs trust"),
+    "own, as a new folder of libraries": ("own:/lib-of-mine:ro", "root's programs trust"),
+    "own, in root's home": ("own:/root/x:ro", "root's programs trust"),
 }
 
 
@@ -95,8 +95,8 @@ def test_nobody_can_bind_a_home(let_in: Home, trusting: Home, person: Person, tm
             else:
                 asked = person.can(home, *words)
                 code, said = asked.returncode, asked.stderr
-            assert (code, "a home of Waypoint, or its runtime folder, lies there\n" in said) == (2, True), (place, said)
-            assert "\n  next: bind what lies beside that, one by one" in said
+            assert (code, "it contains a home of Waypoint or its runtime folder\n" in said) == (2, True), (place, said)
+            assert "\n  next: bind the other folders in it one by one" in said
     finally:
         mounts.umount(str(beside), mounts.MNT_DETACH)
     home.must("shell", "bound", "-d", "--user", "root", "--bind", f"{tmp_path}:/srv/new")  # follows the advice
@@ -105,7 +105,7 @@ def test_nobody_can_bind_a_home(let_in: Home, trusting: Home, person: Person, tm
 
 def test_proc_and_cgroups_of_the_machine_are_not_bound(let_in: Home) -> None:
     proc = ("it shows the machine's processes\n", "use /proc, which shows the session's")
-    groups = ("it shows the machine's groups of processes, also those of other sessions\n", "leave it out\n")
+    groups = ("it shows all cgroups of the machine, including those of other sessions\n", "leave out this --bind\n")
     rows = dict.fromkeys(("/proc", "/proc/sys", "/proc/cpuinfo"), proc)
     rows |= dict.fromkeys(("/sys/fs/cgroup", "/sys/fs/cgroup/."), groups)
     with collecting() as row:

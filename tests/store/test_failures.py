@@ -47,7 +47,7 @@ class TestOnASmallDisk:
         before = content_of(full)
         with pytest.raises(Failed, match="No space left on device") as caught:
             Names(full / "names.db")
-        assert caught.value.next_step == "free some disk space there; nothing is lost"
+        assert caught.value.next_step == "free some disk space there; no data is lost"
         assert content_of(full)["names.db"] == before["names.db"]
         (full / "fill").unlink()
         Names(full / "names.db").close()

@@ -102,7 +102,7 @@ def only_names(found: dict[str, Any], said: dict[str, Any]) -> dict[str, str]:
     since; now the undo leaves that branch as it is.
     """
     others = {number: plan for number, plan in found.items() if {**plan, "words": ""} != {**said[number], "words": ""}}
-    assert all(said[number]["refused"].endswith("has been moved since") for number in others)
+    assert all(said[number]["refused"].endswith("has been changed since") for number in others)
     assert all(not plan["deeds"] for plan in others.values())
     return {number: plan["words"] for number, plan in others.items()}
 

@@ -85,7 +85,7 @@ def test_a_name_that_is_the_beginning_of_a_captures_id_is_refused(names: Names) 
     other = "f" if capture.id[0] != "f" else "e"
     for taken in (capture.id[:4], capture.id[:31]):
         with (
-            pytest.raises(StateConflict, match="it is the beginning of a capture's id"),
+            pytest.raises(StateConflict, match="an existing capture has an id that begins with this"),
             names.change("check") as change,
         ):
             change.check_new(taken, "checkpoint")
@@ -183,7 +183,7 @@ def test_a_prefix_that_two_captures_share_is_refused(names: Names) -> None:
         row = row_of(f"b{number}")
         begin(names, row)
         end(names, row, capture_of(row, f"abcd{number}" + "0" * 27))
-    with pytest.raises(UnknownName, match="more than one"):
+    with pytest.raises(UnknownName, match="several captures"):
         names.resolve("abcd")
     assert names.resolve("abcd1").branch == "b1"
 

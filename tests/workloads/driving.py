@@ -44,7 +44,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[()*+].|\][^\x07\x1b]*(?:\x07
 _RAW = re.compile(r"[Cc]an't dump|\(criu/|Error \(|fsnotify:|Unknown shit|errno [0-9]+")
 """Raw messages of CRIU, which users should not have to read."""
 
-_AGREED = "^what was replaced is kept without its processes"
+_AGREED = "^the replaced session is kept without its processes"
 """Reported by a restore with `lose_processes`."""
 
 

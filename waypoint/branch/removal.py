@@ -114,5 +114,5 @@ def _ancestry(parents: Mapping[str, list[str]], captures: Iterable[str]) -> Coll
 def _note(change: Change, chosen: Collection[Capture], first_kept: int) -> str:
     said = [f"removed {len(chosen)} {'capture' if len(chosen) == 1 else 'captures'}"] if chosen else []
     if first_kept > max(1, change.first_kept()) and change.last_number():
-        said.append(f"operations before {first_kept} cannot be taken back any more")
+        said.append(f"operations before {first_kept} can no longer be undone")
     return ", ".join(said)

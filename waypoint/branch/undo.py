@@ -96,17 +96,17 @@ def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _:
         for branch, states in sorted(operation.sessions.items(), key=lambda item: in_order(item[0]))
     ]
     if operation.undone:
-        raise _impossible(operation, "it was taken back already")
+        raise _impossible(operation, "it is already undone")
     if operation.expired:
-        raise _impossible(operation, "older than what 'waypoint gc' has kept")
+        raise _impossible(operation, "it is older than the operations that 'waypoint gc' has kept")
     if operation.verb == "discard":
-        raise _impossible(operation, "what the session wrote was thrown away")
+        raise _impossible(operation, "the files of the session were deleted")
     if not deeds and not operation.moves:
-        raise _impossible(operation, "it moved nothing")
+        raise _impossible(operation, "it changed no name and no session")
     moved_since = [name for name, move in operation.moves.items() if ref(name) != move.after]
     left = [name for name in moved_since if _has_gone_on(operation, name, ref)]
     if moved_since and (left != moved_since or left == list(operation.moves)):
-        raise _impossible(operation, f"{moved_since[0]} has been moved since{by(moved_since[0])}")
+        raise _impossible(operation, f"{moved_since[0]} has been changed since{by(moved_since[0])}")
     moves = {name: move.before for name, move in operation.moves.items() if name not in left}
     words = [_words_of_deed(deed) for deed in deeds]
     words += [_words_of(name, before) for name, before in moves.items()]
@@ -131,7 +131,7 @@ def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Ope
     session of a deed has changed twice, or if a branch that is to be removed has a live session.
     """
     if operation.number < change.first_kept():
-        raise _impossible(operation, "what it replaced was removed meanwhile, by gc")
+        raise _impossible(operation, "'waypoint gc' has just removed the captures that it needs")
     expected = dict(steps.seen)
     parts = _parts(operation, steps, since)
     for part in parts:
@@ -139,11 +139,11 @@ def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Ope
     change.undo(operation.number, [msgspec.structs.replace(part, aside=_kept(part)) for part in parts])
     for name, ref in expected.items():
         if change.ref(name) != ref:
-            raise _impossible(operation, f"{name} has been moved meanwhile")
+            raise _impossible(operation, f"another operation has just changed {name}")
     live = {row.branch for row in change.live()}
     for name in (name for name, ref in steps.names.items() if ref is None):
         if name in live:
-            raise _impossible(operation, f"{name} has a live session", f"stop it first: waypoint stop {name}")
+            raise _impossible(operation, f"{name} has a running session", f"stop it first: waypoint stop {name}")
         change.put(name, None)
     for name, ref in steps.names.items():
         if ref is not None:
@@ -161,7 +161,7 @@ def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> lis
         on = branches & entry.sessions.keys()
         for branch in on:
             if branch not in left:
-                raise _impossible(operation, f"the session on {branch} has changed meanwhile")
+                raise _impossible(operation, f"another operation has just changed the session on {branch}")
             left.remove(branch)
         parts += [entry] if on else []
     return parts
@@ -184,16 +184,16 @@ def _lost_of(branch: str, kept: Capture) -> list[str]:
             return []
         case "respawn":
             programs = kept.layers.programs
-            which = f"the processes that ran on {branch}: capture {kept.id[:12]} keeps how to start them again"
+            which = f"the processes that ran on {branch}: capture {kept.id[:12]} has only their command lines"
             return [which, *(f"on {branch}: {line}" for line in (programs.lost if programs else []))]
         case "files":
-            return [f"the processes that ran on {branch}: capture {kept.id[:12]} keeps files only"]
+            return [f"the processes that ran on {branch}: capture {kept.id[:12]} has only files"]
 
 
 _WORDS = {
     "end": "end the session on {}",
     "start": "start {} again from its capture",
-    "restore": "bring back the session that was on {}",
+    "restore": "restore the session that was on {}",
 }
 
 
@@ -224,4 +224,4 @@ def _words_of(name: str, before: Ref | None) -> str:
 
 
 def _impossible(operation: Operation, said: str, next_step: str = "see 'waypoint op log'") -> StateConflict:
-    return StateConflict("take back", f"operation {operation.number} ({operation.verb})", said, next_step)
+    return StateConflict("undo", f"operation {operation.number} ({operation.verb})", said, next_step)

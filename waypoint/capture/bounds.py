@@ -33,8 +33,8 @@ def _check_open_files(processes: list[int]) -> None:
     for pid in processes:
         count += procfs.count_open_files(pid)
         if count > MAX_OPEN_FILES:
-            said = f"they have more than {MAX_OPEN_FILES} open files"
-            next_step = "end some of the processes, or capture only the files: --tier files"
+            said = f"the processes have more than {MAX_OPEN_FILES} open files"
+            next_step = "end some of the processes, or capture without processes: --tier files"
             raise CannotCapture("dump", "the processes", said, next_step)
 
 
@@ -47,7 +47,10 @@ def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
     floor = outlook.floor_bytes or outlook.headroom_bytes
     if filesystem.free_bytes(area.hot.folder) - needed < floor:
         no_space = os.strerror(errno.ENOSPC)
-        said = f"{no_space}: with {mib(needed)} of memory kept, the disk of the home would have less than {mib(floor)}"
+        said = (
+            f"{no_space}: after saving {mib(needed)} of memory, the disk of "
+            f"the home would have less than {mib(floor)} free"
+        )
         raise Failed("capture", f"branch {subject.facts.branch}", said, NEXT_STEPS[errno.ENOSPC])
 
 

@@ -86,7 +86,7 @@ class Captures:
             drop_layers(self._area, capture_id)
             if isinstance(error, WaypointError | OSError) and not subject.processes():
                 branch = subject.facts.branch
-                next_step = f"its files are kept: 'waypoint shell {branch}' starts it from them"
+                next_step = f"its files are kept: 'waypoint shell {branch}' starts a session with them"
                 raise StateConflict("capture", f"branch {branch}", "its session has just ended", next_step) from error
             if isinstance(error, OSError):
                 said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()

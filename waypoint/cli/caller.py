@@ -1,4 +1,4 @@
-"""The caller of this process: home and branch, environment variables, user, terminal.
+"""Facts about the caller of this process: home and branch, environment variables, user, terminal.
 
 Loaded by every verb of the fast path: client/wire.py says what may be imported here.
 """
@@ -17,12 +17,12 @@ _TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ", "WAYPOINT_PROMPT"})
 
 
 def home_of(given: "Given") -> str:
-    """The real path of the home that the command uses."""
+    """Return the real path of the home that the command uses."""
     return find_home(given.text("home"))
 
 
 def current_folder() -> str:
-    """The caller's directory. Raises UsageProblem if it was removed."""
+    """Return the caller's directory. Raises UsageProblem if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError as error:
@@ -30,42 +30,42 @@ def current_folder() -> str:
 
 
 def branch_of(given: "Given") -> str:
-    """The branch of a command: the verb's argument or `--branch`, else $WAYPOINT_BRANCH, else `main`.
+    """Return the branch of a command: the verb's argument or `--branch`, else $WAYPOINT_BRANCH, else `main`.
 
     Raises UsageProblem if the argument and the option name two branches.
     """
     named = named_branches(given)
     if len(named) > 1:
         raise UsageProblem(
-            "use", "--branch", f"two branches were given: {' and '.join(named)}", "leave one of them out"
+            "use", "--branch", f"two branches were given: {' and '.join(named)}", "leave out one of them"
         )
     return named[0] if named else pick_branch()
 
 
 def named_branches(given: "Given") -> list[str]:
-    """The branches that arguments and `--branch` name, each once. Raises UsageProblem for a bad name."""
+    """Return the branches that arguments and `--branch` name, each once. Raises UsageProblem for a bad name."""
     one = given.text("argument") if "argument" in given else None
     several = given.texts("arguments") if "arguments" in given else []
     return list(dict.fromkeys(pick_branch(name) for name in (one, *several, given.text("branch")) if name is not None))
 
 
 def caller_env() -> dict[str, str]:
-    """The variables that a session takes over: type of the terminal, language, time zone, whether the prompt shows the
-    branch.
+    """Return the variables that a session takes over: type of the terminal, language, time zone, whether the prompt
+    shows the branch.
     """
     return {name: value for name, value in os.environ.items() if name in _TAKEN or name.startswith("LC_")}
 
 
 def sudo_caller() -> str | None:
-    """The user who called sudo; None without sudo. The daemon sees only root."""
+    """Return the user who called sudo; None without sudo. The daemon sees only root."""
     return os.environ.get("SUDO_USER") if os.geteuid() == 0 and os.environ.get("SUDO_UID") else None
 
 
 def asker_of(given: "Given") -> dict[str, object]:
-    """The fields of a request by which the daemon decides whether a running session is the caller's."""
+    """Return the fields of a request by which the daemon decides whether a running session is the caller's."""
     user, default = given.text("user"), sudo_caller()
     if user == "":  # it may come from an unset variable: do not use a default
-        raise UsageProblem("use", "--user", "its value is empty", "leave it out, or give a value")
+        raise UsageProblem("use", "--user", "its value is empty", "give a value, or leave out the option")
     return {name: value for name, value in (("user", user), ("default_user", default)) if value is not None}
 
 

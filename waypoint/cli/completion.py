@@ -23,8 +23,8 @@ ANSWER_S = 1.0  # how long to wait for the names
 def run(words: list[str]) -> int:
     """Print the completions of the last of `words`. Returns 0.
 
-    A running daemon knows the names. Without one, or if this user may not use it, no names are offered and no error is
-    printed.
+    Names come from the running daemon. If no daemon is running, or this user may not use it, no names are offered and
+    no error is printed.
     """
     offer = offered(words)
     answer = offer.answer(_names(offer) if offer.needs_names else ())

@@ -1,4 +1,4 @@
-"""From the process's arguments to the function that carries out a command."""
+"""Parses the command line and calls the function of its verb."""
 
 import os
 import sys
@@ -61,8 +61,8 @@ def main(argv: list[str]) -> "NoReturn":
         leave(EXIT_NO_READER)
     except OSError as error:  # from this process's own files, such as stdout on a full disk or a removed folder
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        next_step = "remove the cause, or redirect the output to another file; then try again"
-        leave(_fail(argv, Failed("continue", "", f"{error.strerror or error}{where}", next_step)))
+        next_step = "repair this, or redirect the output to another file; then run the command again"
+        leave(_fail(argv, Failed("finish the command", "", f"{error.strerror or error}{where}", next_step)))
 
 
 def run(argv: list[str]) -> int:
@@ -112,7 +112,7 @@ def _act(verb: "Verb", given: "Given") -> int:
 
 
 def action_of(verb: str) -> "Callable[[Given], int]":
-    """The function that carries `verb` out. It gets the verb's parameters, returns the exit status, and raises
+    """Return the function that carries `verb` out. It gets the verb's parameters, returns the exit status, and raises
     WaypointError or OSError.
     """
     module, _, function = PLACES[verb].partition(":")
@@ -127,8 +127,8 @@ def _print_help(verb: "Verb", fd: int = 1) -> None:
 
 
 def _fail(argv: list[str], error: WaypointError) -> int:
-    """As `fail`. With `exec --json` the value also has the usual fields of an outcome, which tell that the exit status
-    is not the command's (exec_json.py).
+    """Like `output.fail`. With `exec --json` the value also has the fields that every result of `exec --json` has
+    (exec_json.py).
     """
     from waypoint.model.verbs import table
 

@@ -59,7 +59,7 @@ def write_all(fd: int, view: memoryview) -> None:
 
 
 def wants_colour() -> bool:
-    """Whether stdout is a terminal on which colours are wanted."""
+    """Return whether stdout is a terminal on which colours are wanted."""
     return os.isatty(1) and not os.environ.get("NO_COLOR")
 
 
@@ -85,7 +85,7 @@ def print_json(value: object) -> None:
 
 
 def print_json_line(value: object) -> None:
-    """As `print_json`, but always on one line: for a command that prints several values."""
+    """Like `print_json`, but always on one line: for a command that prints several values."""
     print_lines([json_line(value)])
 
 

@@ -1,4 +1,4 @@
-"""Sessions and commands on this process's terminal. shellwrap's proxy copies between the terminal and the stream."""
+"""Shows sessions and commands on this process's terminal. shellwrap's proxy copies between terminal and daemon."""
 
 from collections.abc import Mapping
 
@@ -59,12 +59,12 @@ def _shell_status(branch: str, attachment: Attachment) -> int:
 
 def _say_detached(branch: str) -> int:
     """Returns the exit status."""
-    note(f"\n[detached from {branch}]\n[it keeps running; to come back: waypoint attach {branch}]")
+    note(f"\n[detached from {branch}]\n[the session is still running; to return: waypoint attach {branch}]")
     return 0
 
 
 def _greeting(session: Mapping[str, object]) -> bytes:
-    """The line shown at the start. `session`: as in the note of docs/protocol.md, section 2."""
+    """Return the line shown at the start. `session`: as in the note of docs/protocol.md, section 2."""
     base, shared = session.get("base"), session.get("shared")
     of = "this machine" if base == "/" else str(base)
     but = f", except {', '.join(map(str, shared))}" if isinstance(shared, list) and shared else ""
@@ -73,7 +73,7 @@ def _greeting(session: Mapping[str, object]) -> bytes:
 
 
 def _farewell(branch: str, end: Mapping[str, object]) -> str:
-    """The line shown at the end. `end`: the fields of the `x` frame."""
+    """Return the line shown at the end. `end`: the fields of the `x` frame."""
     ended = f"{branch} has ended" if isinstance(end.get("exit"), int) else f"{branch} was stopped or killed"
     if "kept" not in end:  # the end could not be recorded, or the daemon has an earlier version
         return ended
@@ -91,5 +91,5 @@ def _farewell(branch: str, end: Mapping[str, object]) -> str:
 
 
 def _status_of(outcome: Outcome) -> int:
-    """The exit status that a shell reports for a program ended by this signal (SIGHUP if unknown)."""
+    """Return the exit status that a shell reports for a program ended by this signal (SIGHUP if unknown)."""
     return EXIT_SIGNAL + (outcome.signal if outcome.why is Why.SIGNALLED else _SIGHUP)

@@ -74,9 +74,8 @@ def _check_is_home(home: str, on: str) -> None:
                 return
         said = f"{config_path(home)} does not belong to a home of Waypoint"
     except ValueError as error:
-        next_step = (
-            f"correct the file, or remove it and run '{as_root(home, 'setup')}', which loses the home's settings only"
-        )
+        setup = as_root(home, "setup")
+        next_step = f"correct the file, or remove it and run '{setup}', which resets only the settings of the home"
         raise Failed("read", config_path(home), str(error), next_step) from error
     except NotADirectoryError as error:
         raise HostLacks("start", on, "it is not a directory", "name another directory") from error

@@ -101,6 +101,6 @@ def not_allowed(home: str) -> HostLacks:
         "talk to",
         f"the daemon of {home}",
         "this user may not use its socket",
-        f"use sudo ('sudo {spelled(home)} COMMAND'), or let this user in (this replaces the present user; for several "
-        f"users use --group): sudo {spelled(home, 'setup', '--user', user)}",
+        f"use sudo ('sudo {spelled(home)} COMMAND'), or give this user access (in place of the present one; for "
+        f"several users use --group): sudo {spelled(home, 'setup', '--user', user)}",
     )

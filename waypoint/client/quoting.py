@@ -24,7 +24,10 @@ def as_json_text(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         on = f"the text at character {error.start}"
-        step = "write it in UTF-8, or give the command to 'waypoint exec' as several words, which may have other bytes"
+        step = (
+            "write the text in UTF-8, or give 'waypoint exec' the command as "
+            "several words, which may contain other bytes"
+        )
         raise UsageProblem("send", on, "it is not UTF-8", step) from error
     return text
 

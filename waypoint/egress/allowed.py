@@ -13,7 +13,7 @@ def check(entries: Iterable[str]) -> None:
     """Raise UsageProblem for an entry that is neither a network nor a host name."""
     for entry in entries:
         if _network(entry) is None and not _is_name(entry):
-            said = "it is neither a name nor a network"
+            said = "it is neither the name of a host nor a network such as 10.1.0.0/16"
             raise UsageProblem("let a session reach", repr(entry), said, "see --help")
 
 

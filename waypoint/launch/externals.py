@@ -216,7 +216,9 @@ def misplaced(error: OSError) -> Misplaced | None:
     """Return `error` as a Misplaced if it has the errno MISPLACED (beneath.py), else None."""
     if error.errno != beneath.MISPLACED:
         return None
-    return Misplaced("mount what a session needs at", os.fsdecode(error.filename or "/"), error.strerror or str(error))
+    return Misplaced(
+        "mount a file system of the session at", os.fsdecode(error.filename or "/"), error.strerror or str(error)
+    )
 
 
 class _RequiredMount(NamedTuple):

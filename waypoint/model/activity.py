@@ -1,4 +1,4 @@
-"""What goes on in a daemon, as typed records: jobs, and the events that tell what happened."""
+"""Typed records about the work of a daemon: jobs, and events."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,15 +10,13 @@ Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class JobRequest(Request, frozen=True):
-    """`doctor`: try every capability of the machine, as `POST /v1/doctor`. `gc`: remove what nothing keeps, as `POST
-    /v1/gc` with an empty body.
-    """
+    """`kind`: `doctor` does the same as `POST /v1/doctor`; `gc` the same as `POST /v1/gc` with an empty body."""
 
     kind: Literal["doctor", "gc"]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is. Null: not known."""
+    """The progress of a job. An unknown total is null."""
 
     bytes: int = 0
     bytes_total: int | None = None
@@ -30,10 +28,10 @@ JobState = Literal["running", "done", "failed", "cancelled"]
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that a daemon does without a client that waits for it.
+    """A job: work that the daemon continues when its client has gone.
 
-    `result`: of a job that is done, where one job is asked for; lists and events have null. `error`: of one that
-    failed, the parts that an error answer has.
+    `result`: null until the job is done, and always in lists and events. `error`: the parts of the error if the job
+    has failed.
     """
 
     id: str
@@ -47,9 +45,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsQuery(Request, frozen=True):
-    """`after`: the `seq` of the last event that is known. `instance`: that of the daemon which told it, if known.
-
-    `follow`: go on with what happens from now on.
+    """`after`: the `seq` of the last event that the client has read. `instance`: the daemon that sent this event, if
+    known. `follow`: continue with new events as they happen.
     """
 
     after: Number = 0
@@ -58,7 +55,7 @@ class EventsQuery(Request, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """`seq`: counts up by one from event to event of one daemon. `instance`: which daemon, by a random id."""
+    """`seq`: the number of the event, counted by the daemon. `instance`: the random id of this daemon."""
 
     seq: int
     instance: str
@@ -66,21 +63,23 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class BeginEvent(Event, frozen=True, tag="begin"):
-    """First of every answer; `seq` is that of the newest event there is. Not an event of its own."""
+    """The first line of every answer, which is not an event. `seq`: that of the newest event."""
 
 
 class RestartedEvent(Event, frozen=True, tag="restarted"):
-    """In place of `begin`: the events that the reader knows are another daemon's, all that follow are new."""
+    """The first line, in place of `begin`, if another daemon sent the events that the client has read: all events that
+    follow are new.
+    """
 
 
 class LostEvent(Event, frozen=True, tag="lost"):
-    """`count` events were dropped before this reader took them; `seq` is that of the last of them."""
+    """`count` events were dropped because this client read too slowly. `seq`: that of the last dropped event."""
 
     count: int
 
 
 class OperationEvent(Event, frozen=True, tag="operation"):
-    """An entry was added to the operation log. `names`: the names and branches that it is about."""
+    """An entry was added to the operation log. `names`: the names and branches that the operation changed."""
 
     number: int
     verb: str
@@ -88,7 +87,9 @@ class OperationEvent(Event, frozen=True, tag="operation"):
 
 
 class SessionEvent(Event, frozen=True, tag="session"):
-    """`replaced`: by the session of this id and pid, in place; the old one tells no end of its own."""
+    """A session has started or ended. `replaced`: the session with this id and pid has replaced the former one on the
+    branch; there is no event for the end of the former one.
+    """
 
     change: Literal["started", "ended", "replaced"]
     branch: str
@@ -97,7 +98,7 @@ class SessionEvent(Event, frozen=True, tag="session"):
 
 
 class JobEvent(Event, frozen=True, tag="job"):
-    """`progress` comes at most ten times a second per job."""
+    """A job has started, progressed or ended. There are at most ten `progress` events a second for each job."""
 
     change: Literal["started", "progress", "ended"]
     job: JobFacts

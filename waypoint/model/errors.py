@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
 
-# Next steps for what a disk does, wherever it is met.
+# Next steps for errors of the disk.
 READ_ONLY = "see the kernel's log (dmesg): the file system is read-only; make it writable"
 MAKE_ROOM = (
-    "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run "
-    "'waypoint gc': without --keep-operations 0 it keeps what undo needs"
+    "free some disk space, or remove what you do not need ('waypoint rm', 'waypoint stop --discard') and run "
+    "'waypoint gc'; with --keep-operations 0 it also removes the captures for undo"
 )
 DISK_FAILED = "see the kernel's log (dmesg): the disk has failed; copy the home to another disk before anything else"
 
@@ -28,7 +28,7 @@ def cleaned(text: str, keep: str = "") -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line of `text`, cleaned."""
+    """Return the first line of `text`, cleaned."""
     return cleaned(text.strip().partition("\n")[0])
 
 
@@ -56,13 +56,15 @@ class WaypointError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        """The message for people. Each part is cleaned: a line break in a file name must not imitate a next step."""
+        """Return the message for people. Each part is cleaned: a line break in a file name must not imitate a next
+        step.
+        """
         tried, on, said, next_step = (cleaned(part) for part in (self.tried, self.on, self.said, self.next_step))
         text = f"{' '.join(filter(None, ('cannot', tried, on)))}: {said}"
         return f"{text}\n  next: {next_step}" if next_step else text
 
     def to_json(self) -> dict[str, str | int]:
-        """The error as the API and `--json` show it (docs/protocol.md, section 1)."""
+        """Return the error as the API and `--json` show it (docs/protocol.md, section 1)."""
         return {
             "code": self.code,
             "exit": self.exit_code,
@@ -133,7 +135,7 @@ BY_CODE: dict[str, type[WaypointError]] = {
 
 
 def from_json(parts: "Mapping[str, object]") -> WaypointError:
-    """The error whose `to_json` is `parts`. An unknown code, from a newer daemon, becomes `Failed`."""
+    """Return the error whose `to_json` is `parts`. An unknown code, from a newer daemon, becomes `Failed`."""
     kind = BY_CODE.get(str(parts.get("code")), Failed)
     return kind(
         str(parts.get("tried", "")), str(parts.get("on", "")), str(parts.get("said", "")), str(parts.get("next", ""))

@@ -218,7 +218,7 @@ class OperationFacts:
     """One entry of the operation log.
 
     `moves`: names, with their captures before and after (None: no capture). `sessions`: branches, with whether a
-    session ran before and after. `undoes`: the operation that this one took back. `undo`: what undoing this operation
+    session ran before and after. `undoes`: the operation that this one has undone. `undo`: what undoing this operation
     would do; None if that is impossible, for the reason in `said`. `note`: other effects.
     """
 
@@ -241,9 +241,9 @@ class OperationFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneFacts:
-    """The operation that was undone. `at`, `by`: its time and its caller. `undo`: what the undo did. `lost`: what the
-    undo did not bring back. `degraded`: what was not kept of the sessions that the undo replaced or ended, and what
-    came back incomplete.
+    """The operation that was undone. `at`, `by`: its time and its caller. `undo`: what the undo did. `lost`: processes
+    that it could not restore. `degraded`: parts of the replaced or ended sessions that were not kept, and parts that
+    were restored incompletely.
     """
 
     number: int

@@ -9,20 +9,20 @@ _PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},{ID_HEX_DIGITS}}}")
 
 
 def new_id() -> str:
-    """A new random id."""
+    """Return a new random id."""
     return random_hex(ID_HEX_DIGITS // 2)
 
 
 def random_hex(size: int) -> str:
-    """`size` random bytes in lower-case hex, as those of `secrets.token_hex`, whose import takes the daemon 8 ms."""
+    """`size` random bytes in lower-case hex, like `secrets.token_hex`, whose import would take 8 ms."""
     return os.urandom(size).hex()
 
 
 def is_id(text: str) -> bool:
-    """True if `text` has the form of a whole id."""
+    """Return True if `text` has the form of a whole id."""
     return len(text) == ID_HEX_DIGITS and is_id_prefix(text)
 
 
 def is_id_prefix(text: str) -> bool:
-    """True if `text` could be a whole or abbreviated id: MIN_PREFIX to ID_HEX_DIGITS lower-case hex digits."""
+    """Return True if `text` could be a whole or abbreviated id: MIN_PREFIX to ID_HEX_DIGITS lower-case hex digits."""
     return _PREFIX.fullmatch(text) is not None

@@ -6,13 +6,13 @@ This module imports nothing that is slow to load: the command line's fast path c
 from waypoint.model.errors import UsageProblem
 
 MAX_NAME_BYTES = 100
-DEFAULT_BRANCH = "main"  # the branch that is meant if none is named
+DEFAULT_BRANCH = "main"  # the branch that is used if none is given
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _REST = _FIRST | frozenset("._-")
 
 
 def parse_name(text: str) -> str:
-    """Return `text` if it is a legal name. Raises UsageProblem, whose message tells the rule that `text` breaks.
+    """Return `text` if it is a legal name. Raises UsageProblem with the rule that `text` breaks.
 
     A legal name has parts of the form `[A-Za-z0-9][A-Za-z0-9._-]*`, joined by `/`, and at most MAX_NAME_BYTES bytes. No
     part ends in `.lock` (as in git).
@@ -26,7 +26,7 @@ def parse_name(text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """True if `text` is a legal name, as `parse_name` says."""
+    """Return True if `text` is a legal name, as `parse_name` says."""
     return not _broken_rule(text)
 
 
@@ -49,8 +49,8 @@ def _broken_rule_of_part(part: str) -> str:
 
 
 def in_order(name: str) -> str:
-    """The key to sort names by: numbers in them count by their value (`try-2` before `try-10`), all else by character.
-    No two names have the same key.
+    """Return the sort key of a name: numbers are compared by value (`try-2` before `try-10`), other characters one by
+    one. No two names have the same key.
     """
     key, digits = "", ""
     for character in f"{name}\0":
@@ -66,5 +66,7 @@ def in_order(name: str) -> str:
 
 
 def excludes(name: str, other: str) -> bool:
-    """True if the two names cannot exist at once: `a` excludes `a/b`, as a file excludes a folder of the same name."""
+    """Return True if the two names cannot exist at once: `a` excludes `a/b`, as a file excludes a folder of the same
+    name.
+    """
     return name.startswith(f"{other}/") or other.startswith(f"{name}/")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 HEADINGS = {
     "degraded": "degraded",
     "respawned": "started again",
-    "offered": "typed at the prompt, Enter runs it",
+    "offered": "typed at the prompt, press Enter to run it",
     "lost": "lost",
 }
 """The fields of an answer that list what was not kept or restored completely, and their headings. `--json` prints them
@@ -21,8 +21,8 @@ SHORT = 12  # digits of a capture's id that are printed for people
 
 
 def degraded_lines(*answers: "Mapping[str, object]") -> list[str]:
-    """The lines about what was not kept or restored completely: first those that all answers have in common. Of several
-    answers, each has a `branch`.
+    """Return the lines about parts that were not kept or restored completely. Lines that all answers share come first.
+    If there are several answers, each must have a `branch`.
     """
     found = [_items(answer) for answer in answers]
     common = [item for item in (found[0] if found else []) if all(item in items for items in found)]
@@ -33,7 +33,7 @@ def degraded_lines(*answers: "Mapping[str, object]") -> list[str]:
 
 
 def replaced_lines(session: "Mapping[str, object]") -> list[str]:
-    """The lines about the session that a restore has replaced; none if it has replaced none."""
+    """Return the lines about the session that a restore has replaced; none if it has replaced none."""
     kept, branch = session.get("replaced"), session["branch"]
     if not isinstance(kept, dict):
         return []
@@ -50,9 +50,9 @@ def _exchanged_line(done: "Mapping[str, float]") -> str:
 
 
 def undone_lines(undone: "Mapping[str, object]") -> list[str]:
-    """The lines about the operation that was undone: its number, its effect, who did it and when."""
-    lines = [f"took back {undone['number']} ({undone['verb']}): {undone['undo']}"]
-    lines += [f"it was done {undone['by']}, {undone['at']}"] if undone["by"] else []
+    """Return the lines about the operation that was undone: its number, its effect, who did it and when."""
+    lines = [f"undo of operation {undone['number']} ({undone['verb']}): {undone['undo']}"]
+    lines += [f"the operation was requested {undone['by']}, {undone['at']}"] if undone["by"] else []
     return [cleaned(line) for line in lines]
 
 

@@ -8,7 +8,7 @@ import os
 
 SYSTEM_HOME = "/var/lib/waypoint"
 RUNTIME = "/run/waypoint"
-RUNTIME_MODE = 0o711  # of that folder and of each home's below it: others may pass through to the socket, not list
+RUNTIME_MODE = 0o711  # of RUNTIME and of each home's folder in it: other users can reach the socket, but not list
 HOME_ID_HEX_DIGITS = 16
 SUPERVISOR_LOCK, START_LOCK = "supervisor.lock", "start.lock"  # files in a home's runtime folder
 SHARED_MEMORY = "/dev/shm"  # in a session: a tmpfs that is mounted from outside
@@ -19,10 +19,10 @@ DAEMON_GROUP = "daemon"
 
 # Below a session's root.
 RUN_FOLDER = "run/waypoint"  # the folder that the session's shell and the daemon share
-OWN_FOLDER = ".waypoint"  # Waypoint's own programs; the skeleton layer brings it
-COMMAND_FOLDER = "asking"  # in that folder: what a session's PATH ends with
+OWN_FOLDER = ".waypoint"  # Waypoint's own programs, from the skeleton (the overlay's top read-only layer)
+COMMAND_FOLDER = "asking"  # below OWN_FOLDER: the last folder of a session's PATH, with the command `waypoint`
 INIT = f"{OWN_FOLDER}/init.sh"  # the script of pid 1
-WRAPPER = f"{OWN_FOLDER}/wrapper.sh"  # that of sessions of earlier versions, which stood in the user's folder
+WRAPPER = f"{OWN_FOLDER}/wrapper.sh"  # the same script in sessions of earlier versions
 
 # In the runtime folder of a session, and in the hot area of a capture (docs/architecture.md, "Where things are").
 RING_FILE = "ring"
@@ -31,44 +31,46 @@ TYPED_AHEAD_FILE = "typed-ahead"
 
 
 def home_id(home: str) -> str:
-    """The name of the home's folder below RUNTIME: the first hex digits of the SHA-256 of the home's real path."""
+    """Return the name of the home's folder below RUNTIME: the first hex digits of the SHA-256 of the home's real
+    path.
+    """
     return sha256_hex(os.fsencode(os.path.realpath(home)))[:HOME_ID_HEX_DIGITS]
 
 
 def runtime_folder(home: str) -> str:
-    """The home's folder for files that need not survive a reboot."""
+    """Return the path of the home's folder for files that need not survive a reboot."""
     return f"{RUNTIME}/{home_id(home)}"
 
 
 def socket_path(home: str) -> str:
-    """The Unix socket on which the home's daemon serves clients (docs/protocol.md, section 1)."""
+    """Return the path of the Unix socket on which the home's daemon serves clients (docs/protocol.md, section 1)."""
     return f"{runtime_folder(home)}/api.sock"
 
 
 def log_path(home: str) -> str:
-    """The log file of the daemon and the supervisor."""
+    """Return the path of the log of the daemon and the supervisor."""
     return f"{home}/daemon.log"
 
 
 def older_log_path(home: str) -> str:
-    """The log file before that one: its content until it grew too large."""
+    """Return the path of the older log: the log is renamed to it when it grows too large."""
     return f"{log_path(home)}.1"
 
 
 def config_path(home: str) -> str:
-    """The file by which a folder is known as a home."""
+    """Return the path of the home's settings. A folder without this file is not a home."""
     return f"{home}/config.json"
 
 
 def is_config_of_home(content: object) -> bool:
-    """True if `content`, as decoded from a config.json, is that of a home: many other programs have a file of this name
+    """Return True if `content`, decoded from a config.json, is that of a home. Other programs use files of this name,
     too.
     """
     return isinstance(content, dict) and (not content or not _CONFIG_KEYS.isdisjoint(content))
 
 
 def may_exist(path: str) -> bool:
-    """True if `path` exists, or is in a folder that this user may not look into, as a home is for all but root."""
+    """Return True if `path` exists, or if this user may not look into its folder (only root may look into a home)."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -79,15 +81,15 @@ def may_exist(path: str) -> bool:
 
 
 def spelled(home: str, *words: str) -> str:
-    """The command `waypoint WORDS` on this home, as it can be typed anywhere, also behind `sudo`, which drops
-    WAYPOINT_HOME: for the next step of a message. The machine's home needs no naming.
+    """Return the command `waypoint WORDS` on this home, for the next step of a message. Names the home with `--home`,
+    unless it is the machine's: the user may type the command behind `sudo`, which drops WAYPOINT_HOME.
     """
     named = [] if home == SYSTEM_HOME else ["--home", home]
     return " ".join(["waypoint", *map(quoted, [*named, *words])])
 
 
 def as_root(home: str, *words: str) -> str:
-    """As `spelled`, for a command that only root can run: with `sudo`, unless the caller is root."""
+    """Like `spelled`, for a command that only root can run: prefixed with `sudo`, unless the caller is root."""
     return f"{'sudo ' if os.geteuid() else ''}{spelled(home, *words)}"
 
 
@@ -98,17 +100,19 @@ def quoted(word: str) -> str:
 
 
 def daemon_lock_path(home: str) -> str:
-    """The lock that the daemon holds while it runs: the one process that may write to the home."""
+    """Return the path of the lock that the home's only daemon holds while it runs."""
     return f"{home}/daemon.lock"
 
 
 def supervisor_lock_path(home: str) -> str:
-    """The lock that the supervisor holds from before it listens until it ends. The file contains its pid."""
+    """Return the path of the lock that the supervisor holds from before it listens until it ends. The file contains
+    the supervisor's pid.
+    """
     return f"{runtime_folder(home)}/{SUPERVISOR_LOCK}"
 
 
 def start_lock_path(home: str) -> str:
-    """The lock under which supervisors start one after the other.
+    """Return the path of the lock under which supervisors start one after the other.
 
     A starting supervisor holds it until it listens, or has found that another supervisor does.
     """
@@ -116,7 +120,7 @@ def start_lock_path(home: str) -> str:
 
 
 def sha256_hex(data: bytes) -> str:
-    """The SHA-256 of `data` in hex, without an import of hashlib, which loads OpenSSL and takes 3 ms."""
+    """Return the SHA-256 of `data` in hex, without an import of hashlib, which loads OpenSSL and takes 3 ms."""
     # The built-in module has had its new name since Python 3.12.
     try:
         from _sha2 import sha256  # type: ignore[import-not-found, unused-ignore]

@@ -1,4 +1,4 @@
-"""JSON for the fast path, by the C module behind `json` (client/wire.py has the reason)."""
+"""JSON for the fast path: uses the C module behind `json` directly (client/wire.py explains why)."""
 
 import _json
 
@@ -36,7 +36,7 @@ def encode(value: object) -> str:
 
 
 def fields(record: object) -> dict[str, object]:
-    """The fields of a record (dataclass), by name."""
+    """Return the fields of a record (dataclass), by name."""
     names = getattr(record, "__dataclass_fields__", None)
     if names is None:
         raise TypeError(f"{type(record).__name__} has no form in JSON")
@@ -44,7 +44,7 @@ def fields(record: object) -> dict[str, object]:
 
 
 def decode(data: bytes | str) -> object:
-    """The value of a JSON text in UTF-8. Raises ValueError if it is not JSON."""
+    """Return the value of a JSON text in UTF-8. Raises ValueError if it is not JSON."""
     text = (data if isinstance(data, str) else data.decode()).strip(" \t\r\n")
     try:
         value, end = _scan(text, 0)

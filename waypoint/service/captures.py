@@ -106,14 +106,17 @@ def _branches_of(request: ForkRequest) -> list[str]:
     name, branches, count, prefix = request.name, request.branches, request.count, request.prefix
     if bool(branches) == (count is not None):
         said = (
-            "branches cannot be combined with a number of them"
-            if branches
-            else "neither branches nor a number are given"
+            "names of branches cannot be combined with -n" if branches else "neither names of branches nor -n are given"
         )
         raise UsageProblem("fork", repr(name), said, "name the branches, or give -n N")
     if count is None:
         if prefix is not None:
-            raise UsageProblem("use", "--prefix", "it works with -n only", "give the branches their whole names")
+            raise UsageProblem(
+                "use",
+                "--prefix",
+                "it works with -n only",
+                "leave out --prefix, and give the whole names of the branches",
+            )
         return list(branches)
     if count > MAX_FORKS:
         raise forking.too_many(f"{count} branches")

@@ -131,7 +131,7 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
 
 def _check_rights(home: Home, operation: Operation) -> None:
     """Raise NotAllowed unless the caller may use all names and sessions that the operation has moved."""
-    resources, tried = home.sessions.resources, f"take back operation {operation.number} on"
+    resources, tried = home.sessions.resources, f"undo operation {operation.number} on"
     for name in {*operation.moves, *operation.sessions}:
         rights.check_name(resources, name, tried)
     for name, move in operation.moves.items():
@@ -176,7 +176,7 @@ def _plan(names: Reader, operation: Operation) -> Plan:
         last = names.last_to_undo(lambda one: name in one.moves)
         if last is None or last.number <= operation.number:
             return ""
-        return f", last by operation {last.number} ({last.verb}), which was done {_asked_by(last.by)}"
+        return f", last by operation {last.number} ({last.verb}), which was requested {_asked_by(last.by)}"
 
     return plan(names.ref, operation, moved)
 
@@ -197,7 +197,7 @@ def _undone(names: Reader, operation: Operation, steps: Plan) -> UndoneFacts:
 def _asked_by(by: Caller | None) -> str:
     """The caller of an operation, in words."""
     if by is None:
-        return "by itself"
+        return "by Waypoint itself"
     works_on = f"{'for' if by.uid is not None else 'from within'} {by.branch}" if by.branch else ""
     return " ".join(filter(None, [f"by {user_name(by.uid)}" if by.uid is not None else "", works_on]))
 
@@ -261,7 +261,7 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     caller, is_restricted = callers.current(), rights.is_restricted(home.sessions.resources)
     branch = request.branch if request.branch is not None else caller.branch if caller else None
     if branch is not None:
-        rights.check_name(home.sessions.resources, branch, "take back what was done on")
+        rights.check_name(home.sessions.resources, branch, "undo an operation on")
 
     def has_ended(login: Login) -> bool:
         return not procfs.is_same(login.pid, login.start)
@@ -278,9 +278,9 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     found = home.names.last_to_undo(lambda one: is_meant(one) or is_shared(one))
     if found is not None and not is_meant(found):
         others = ", ".join(sorted(one for one in found.sessions if one != branch))
-        said = f"it is operation {found.number} ({found.verb}), which is on {others} too"
-        next_step = f"take it back on all of them: waypoint undo {found.number}"
-        raise StateConflict("take back", f"the last operation of branch {branch}", said, next_step)
+        said = f"it is operation {found.number} ({found.verb}), which also concerns {others}"
+        next_step = f"undo it on all of them: waypoint undo {found.number}"
+        raise StateConflict("undo", f"the last operation of branch {branch}", said, next_step)
     if found is not None:
         return found
     whose = f"of branch {branch}" if branch is not None else "that you asked for"
@@ -289,20 +289,20 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
 
 def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) -> StateConflict:
     """The error if no operation is left. It names the last undo, if there is one."""
-    said, next_step = "none is left to be taken back", "choose one by its number: waypoint op log, then waypoint undo N"
+    said, next_step = "no operation is left to undo", "choose one by its number: waypoint op log, then waypoint undo N"
     undos = (one for piece in home.names.iter_operations() for one in piece if one.undoes is not None)
     last = next((one for one in undos if not one.undone and is_meant(one)), None)
     if last is not None and last.undoes is not None:
         undone = _numbered(home.names, last.undoes)
-        said += f": the last undo, {last.number}, took back operation {undone.number} ({undone.verb})"
-        next_step = f"to have that again: waypoint undo {last.number}"
-    return StateConflict("take back", f"the last operation {whose}", said, next_step)
+        said += f": the last undo, {last.number}, reversed operation {undone.number} ({undone.verb})"
+        next_step = f"to do this operation again: waypoint undo {last.number}"
+    return StateConflict("undo", f"the last operation {whose}", said, next_step)
 
 
 def _numbered(names: Reader, number: int) -> Operation:
     found = names.operation(number)
     if found is None:
-        raise UnknownName("take back", f"operation {number}", "no operation has this number", "see 'waypoint op log'")
+        raise UnknownName("undo", f"operation {number}", "no operation has this number", "see 'waypoint op log'")
     return found
 
 

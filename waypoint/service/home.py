@@ -306,9 +306,9 @@ def _check_pool(home: Path, names: Names) -> None:
         return
     known = len(names.captures()) + len(names.live())
     if known:
-        said = f"it is gone, and {home}/names.db knows {known} captures and sessions with files in it"
+        said = f"it does not exist, but {home}/names.db lists {known} captures and sessions with files in it"
         next_step = (
-            f"put it back ({IMAGE}, or the folder {FOLDER}); or begin without it: {how_to_move_away(names.path)}"
+            f"put the pool back ({IMAGE}, or the folder {FOLDER}); or begin without it: {how_to_move_away(names.path)}"
         )
         raise StoreDamaged("open", f"the pool of {home}", said, next_step)
 

@@ -41,13 +41,13 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
     """
     keep_s = home.keep_operations_s if request.keep_operations_s is None else request.keep_operations_s
     if keep_s < home.keep_operations_s:
-        said = "other users could no longer undo what they can undo now"
+        said = "other users could then undo fewer of their operations"
         rights.check_unrestricted(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
     if request.dry_run:
         return await asyncio.to_thread(_plan, home, keep_s)
     if request.compact and not home.is_idle():
         branches = {*home.sessions.running, *(row.branch for row in home.names.live(ready=False))}
-        said = f"sessions live in it: {', '.join(sorted(branches))}"
+        said = f"sessions are running in it: {', '.join(sorted(branches))}"
         raise StateConflict("compact the pool of", str(home.path), said, "stop them first: waypoint stop --all")
     found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s)))
     assert isinstance(found, GcFacts)

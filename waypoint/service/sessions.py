@@ -93,7 +93,7 @@ async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> 
     Raises Failed if the pool has become read-only, as `run` does: requests and answers are files in the session.
     """
     if request.resume is not None:  # the owner was checked when the command began
-        return functools.partial(_own(home, branch, "go on with").execute, request)
+        return functools.partial(_own(home, branch, "continue").execute, request)
     home.pool.check_writable()
     return functools.partial(_of_asker(home, branch, request, peer, f"exec -b {branch}").execute, request)
 
@@ -126,7 +126,7 @@ def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, comm
     """The live session on `branch`, if it belongs to the user whom the request means. Raises NotAllowed,
     StateConflict.
     """
-    live = _own(home, branch, "go on with")
+    live = _own(home, branch, "continue")
     asker = Asker(request.user, request.default_user if peer.uid == 0 else None, peer.uid)
     check_owner(f"branch {branch}", live.record.row.setting.user, asker, command, is_live=True)
     return live

@@ -241,7 +241,7 @@ async def _attempt(name: str, work: Awaitable[object]) -> Capability:
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait([task], timeout=ATTEMPT_S)
     if not done:
-        return rows.fails(name, f"it has not ended within {ATTEMPT_S:.0f} s")
+        return rows.fails(name, f"the trial did not end within {ATTEMPT_S:.0f} s")
     try:
         task.result()
     except WaypointError as error:
@@ -288,4 +288,4 @@ def _feature(name: str, works: bool, kernel_has: Callable[[], bool], no_kernel: 
         return rows.optional(
             name, "this CRIU cannot use it, though the kernel has it", "set WAYPOINT_CRIU to another CRIU"
         )
-    return rows.optional(name, no_kernel, "a kernel that has it")
+    return rows.optional(name, no_kernel, "use a kernel that has this feature")

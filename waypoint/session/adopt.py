@@ -173,7 +173,7 @@ def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
     try:
         take_back()
     except (WaypointError, OSError) as error:
-        resources.pending_records.add(row.branch, "the start of a session was taken back", take_back, error)
+        resources.pending_records.add(row.branch, "the start of a session was undone", take_back, error)
 
 
 def end_dumps(resources: Resources) -> None:

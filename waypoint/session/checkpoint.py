@@ -151,7 +151,7 @@ async def capture_to_end(
     except CannotCapture as error:
         on = f"branch {live.branch} {error.on if isinstance(error, CriuFailed) else ''}".rstrip()
         said = f"the session's processes cannot be captured: {error.said}"
-        next_step = f"{error.next_step}; or keep the files but not the processes: {consent.command}"
+        next_step = f"{error.next_step}; or keep the files without the processes: {consent.command}"
         raise CannotCapture(tried, on, said, next_step) from error
 
 
@@ -194,7 +194,7 @@ def _check_name_free(resources: Resources, branch: str, options: CheckpointOptio
     found = resources.names.ref(parse_name(name))
     if found is not None and not _may_move(resources.names, branch, options, found):
         park = " --park" if options.park else ""  # also for `stop --checkpoint`, which has no --force
-        move = f", or move that one: waypoint checkpoint --force {name} -b {branch}{park}"
+        move = f", or replace that checkpoint: waypoint checkpoint --force {name} -b {branch}{park}"
         can_move = _may_move(resources.names, branch, options._replace(force=True), found)
         next_step = "choose another name" + (move if can_move else "")
         raise StateConflict("create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step)

@@ -62,5 +62,6 @@ def _check_branches(branches: Sequence[str]) -> None:
     for place, branch in enumerate(branches):
         for other in branches[:place]:
             if other == branch or excludes(branch, other):
-                said = f"{other} is given twice" if other == branch else f"{other} and {branch} exclude each other"
+                both = f"{other} and {branch} cannot both exist, like a file and a folder of the same name"
+                said = f"{other} is given twice" if other == branch else both
                 raise UsageProblem("fork to", on, said, "choose other names")

@@ -7,7 +7,7 @@ from waypoint.session.live.session import LiveSession
 
 _KEPT: dict[Tier, str] = {
     "live": "",
-    "respawn": "only its files were kept, and how to start its programs again",
+    "respawn": "only its files and the command lines of its programs were kept",
     "files": "only its files were kept",
 }
 
@@ -22,7 +22,7 @@ def copy_losses(live: LiveSession, origin: Capture) -> list[str]:
 def kept_losses(kept: Capture, what: str) -> list[str]:
     """Describe what the capture `kept` lacks of the session that was `what`: "replaced" or "ended"."""
     return [
-        f"what was {what} is kept {line}" if line.startswith(WITHOUT_PROCESSES) else f"of what was {what}: {line}"
+        f"the {what} session is kept {line}" if line.startswith(WITHOUT_PROCESSES) else f"of the {what} session: {line}"
         for line in _with_tier(kept)
     ]
 

@@ -70,15 +70,15 @@ class Registry:
         self._check_reachable(branch)
         ref = self.resources.names.ref(branch)
         if ref is not None and ref.kind != "branch":
-            next_step = f"start a branch from it: waypoint shell NEW --from {branch} -d"
+            next_step = f"to start a branch from it: waypoint shell NEW --from {branch} -d"
             raise UnknownName("find", on, f"{branch} is a {ref.kind}, not a branch", next_step)
         if ref is None:
             next_step = f"'waypoint ps --all' lists the branches; to start this one: waypoint shell {branch} -d"
             raise UnknownName("find", on, "there is no such branch", next_step)
-        next_step = f"go on with its files: waypoint shell {branch}"
+        next_step = f"to continue from its files: waypoint shell {branch}"
         if to_discard:
             next_step = f"to remove its files, remove the branch: waypoint rm {branch}"
-        raise StateConflict("reach", on, "it has no live session", next_step)
+        raise StateConflict("reach", on, "it has no running session", next_step)
 
     @contextlib.asynccontextmanager
     async def turn(self, *names: str) -> AsyncIterator[None]:
@@ -104,9 +104,9 @@ class Registry:
 
     def _check_reachable(self, branch: str) -> None:
         if branch in self.unreachable:
-            said = f"its session runs, and the daemon cannot reach it: {self.unreachable[branch].said}"
+            said = f"its session is running, but the daemon cannot reach it: {self.unreachable[branch].said}"
             next_step = (
-                "put back what is missing, then 'waypoint daemon stop'; or end it, its files are kept: "
+                "restore the missing file, then 'waypoint daemon stop'; or end the session and keep its files: "
                 f"waypoint stop {branch}"
             )
             raise StateConflict("reach", f"branch {branch}", said, next_step)

@@ -158,7 +158,7 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
         _check_rights(resources, branch, name, origin)
         live = await sessions.settled_live(branch)
         if said := change_of(origin.setting.user, live.record.row.setting.user):
-            way = f"restore all of it: waypoint restore {name} -b {branch}"
+            way = f"restore the whole capture: waypoint restore {name} -b {branch}"
             raise StateConflict("restore the shell on", f"branch {branch}", said, way)
         then = await asyncio.to_thread(_read_state, resources, origin)
         await check_shell(live.shell, branch, then)

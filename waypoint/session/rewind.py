@@ -53,8 +53,8 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
     present = resources.pool.path(live.record.row.tree)
     foreign = sorted(changed_targets(wanted) - set(live.record.overlays))
     if foreign:
-        said = f"it has changes in mounts that this session does not have: {', '.join(foreign)}"
-        raise CannotCapture("restore the files of", origin.id[:12], said, "restore all of it")
+        said = f"the capture has changes in mounts that this session does not have: {', '.join(foreign)}"
+        raise CannotCapture("restore the files of", origin.id[:12], said, "restore the whole capture, without --only")
     done: dict[str, Rewound] = {}
 
     def rewind_all() -> None:
@@ -71,9 +71,12 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
     except OSError as error:
         where = f" {os.fsdecode(error.filename)}" if error.filename else ""
         if error.errno in (errno.ENOENT, beneath.MISPLACED):
-            next_step = f"mount it again, or restore it on a new branch: waypoint restore {origin.id[:12]} --new BRANCH"
+            next_step = (
+                "mount it again, or restore the capture on a new branch: "
+                f"waypoint restore {origin.id[:12]} --new BRANCH"
+            )
         elif error.errno == errno.E2BIG:
-            next_step = "restore all of it"
+            next_step = "restore the whole capture, without --only"
         else:
             next_step = NEXT_STEPS.get(error.errno or 0, "try again")
         raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", next_step) from error

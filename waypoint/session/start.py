@@ -44,7 +44,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
         found = await sessions.settled(branch)
         if found is not None:
             record = found.record
-            check_own(resources, record.row.setting.user, "go on with", f"branch {branch}")
+            check_own(resources, record.row.setting.user, "continue", f"branch {branch}")
             check_owner(f"branch {branch}", record.row.setting.user, asker, command, is_live=True)
             await asyncio.to_thread(check_live_setting, request, record.row.setting, record.limits, caller)
             return Started(found, is_new=False)
@@ -53,7 +53,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
         origin = _origin(sessions, branch, request.from_name)
         if origin is not None:
             on = describe_name(resources.names, request.from_name or branch)
-            check_own(resources, origin.setting.user, "go on with", on)
+            check_own(resources, origin.setting.user, "continue", on)
             check_owner(on, origin.setting.user, asker, command, is_live=False)
         async with holding(resources.captures, *([origin] if origin else [])) as held:
             tree = held[0].files if held else None
@@ -124,6 +124,6 @@ def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture |
         raise StateConflict("start", on, "the branch exists", "choose a new branch name")
     check_name(sessions.resources, from_name, "start from")
     if sessions.find(from_name) is not None:
-        next_step = f"fork it as it is now: waypoint fork {from_name} {branch}"
-        raise StateConflict("start from", f"branch {from_name}", "it is live", next_step)
+        next_step = f"to copy this session: waypoint fork {from_name} {branch}"
+        raise StateConflict("start from", f"branch {from_name}", "it has a running session", next_step)
     return names.resolve(from_name)

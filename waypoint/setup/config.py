@@ -32,5 +32,5 @@ def read(home: Path) -> dict[str, Any]:
 
 def broken(home: Path, said: str) -> Failed:
     """The error for a config.json that cannot be used. `said`: why, in words."""
-    next_step = "mend it, or remove it and run setup again, which loses nothing but its settings"
+    next_step = "repair it, or remove it and run setup again, which resets only the settings of the home"
     return Failed("read", str(home / CONFIG), said, next_step)

@@ -20,13 +20,13 @@ def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
     """
     _require_program(given)
     if os.geteuid() != 0:  # a trial makes a session, which takes root
-        say(f"CRIU: {given or criu_install.install(home, say)}, not tried: that takes root")
+        say(f"CRIU: {given or criu_install.install(home, say)}, not tried: only root can try it")
         return
     forget_failures(home)
     try:
         say(_describe(find_or_install(home, say, tries=_tries(home), chosen=given)))
     except NotMade as error:
-        said = f"it is there, and so is a CRIU, but whether this works here could not be tried: {error.said}"
+        said = f"the home and a CRIU are installed, but this CRIU could not be tried: {error.said}"
         raise HostLacks("finish the setup of", f"the home {home}", said, error.next_step) from error
 
 
@@ -46,5 +46,5 @@ def _tries(home: Path) -> Callable[[Path], list[Capability]]:
 
 
 def _describe(found: CriuProgram) -> str:
-    origins = {"chosen": "as WAYPOINT_CRIU says", "distribution": "the machine's own", "private": "of this home alone"}
+    origins = {"chosen": "chosen by WAYPOINT_CRIU", "distribution": "of this machine", "private": "of this home"}
     return f"CRIU: {found.path}, version {found.version}, {origins[found.origin]}"

@@ -46,7 +46,7 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
             return _describe(Path(chosen), "chosen")
         except HostLacks as error:
             raise HostLacks("use", f"$WAYPOINT_CRIU ({chosen})", error.said, CHOOSE_ANOTHER) from error
-    why = "there is none on this machine"
+    why = "there is no CRIU on this machine"
     distributed = programs.find("criu")
     if distributed is not None:
         rows = try_once(home, Path(distributed), tries)

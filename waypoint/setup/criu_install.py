@@ -93,7 +93,7 @@ def _require_room(home: Path) -> None:
     free = filesystem.free_bytes(home)
     if free < _ROOM_BYTES:
         said = f"no space left: {free >> 20} MiB are free there, {_ROOM_BYTES >> 20} MiB are needed during the install"
-        raise HostLacks("install CRIU in", str(home), said, "make room on that file system")
+        raise HostLacks("install CRIU in", str(home), said, "free some space on that file system")
 
 
 def _build_and_publish(home: Path, mirror: str, keyring: Path, say: Callable[[str], None]) -> Path:
@@ -119,7 +119,7 @@ def _build_and_publish(home: Path, mirror: str, keyring: Path, say: Callable[[st
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(final)  # damaged: an intact folder of this name would have been found installed
     made.rename(final)
-    say("trying it")
+    say("trying this CRIU")
     _try(final / "bin/criu")
     link = work / "link"
     link.symlink_to(final.name)
@@ -185,4 +185,4 @@ def _sweep(home: Path) -> None:
 
 def _host_lacks(home: Path, error: OSError) -> HostLacks:
     said = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-    return HostLacks("install CRIU in", str(home), said, "mend that, and run setup again")
+    return HostLacks("install CRIU in", str(home), said, "repair this, and run setup again")

@@ -93,7 +93,7 @@ class Archive:
         done = self._apt("update")
         if done.returncode != 0 and _EXPIRED.search(done.stderr):
             # The signature is verified all the same, but the list may not be the newest.
-            say(f"the mirror's list of {self._suite} is out of date; using it all the same")
+            say(f"the mirror's list of {self._suite} is out of date; it is used nevertheless")
             done = self._apt("-o", "Acquire::Check-Date=false", "update")  # turns Check-Valid-Until off too
         if done.returncode != 0:
             raise self._failed(f"fetch Debian's list of packages ({self._suite}) from", done.stderr)
@@ -157,7 +157,7 @@ Acquire::https::Timeout "30";
 
 def _next_step(stderr: str) -> str:
     if "No space left on device" in stderr or "enough free space" in stderr:
-        return "make room on the disk that holds the home, and run it again"
+        return "free some space on the disk of the home, and run setup again"
     if "Unable to locate package" in stderr:
         return OWN_CRIU
     return f"check the network and run it again, or {OWN_CRIU}"

@@ -56,13 +56,15 @@ def remove(home: Path, say: Callable[[str], None]) -> None:
             Path(RUNTIME).rmdir()
     except OSError as error:
         where = error.filename or str(home)
-        raise Failed("remove", str(where), error.strerror or str(error), "mend that, and run it again") from error
+        raise Failed(
+            "remove", str(where), error.strerror or str(error), "repair this, and run the command again"
+        ) from error
 
 
 def check(home: Path) -> None:
     """Raise StateConflict if `home` is no home, or if something is mounted in it."""
     if os.path.lexists(home) and not _is_home(home):
-        said = f"it has no {CONFIG} of Waypoint's, so it is not a home"
+        said = f"it has no {CONFIG} of Waypoint, so it is not a home"
         raise StateConflict("remove", str(home), said, "name the home: waypoint --home DIR setup --remove")
     mounted = mounts.list_mount_points_in(home)
     if mounted:
@@ -147,8 +149,8 @@ def _remove_home(home: Path, say: Callable[[str], None]) -> None:
             path.unlink()
     left = sorted(path.name for path in home.iterdir() if not path.name.startswith(CONFIG))
     if left:
-        said = f"it holds files that Waypoint has not made, which stay: {', '.join(left)}"
-        raise StateConflict("remove", str(home), said, "remove or move it, and run this again")
+        said = f"it contains files that Waypoint did not make and does not remove: {', '.join(left)}"
+        raise StateConflict("remove", str(home), said, "remove or move these files, and run the command again")
     for path in home.iterdir():
         path.unlink()
     home.rmdir()

@@ -104,7 +104,7 @@ def _refusals(_: Path) -> None:
         if error.errno == errno.EPERM:
             return
         raise
-    raise OSError(0, "a filter of system calls was installed, and refuses nothing")
+    raise OSError(0, "a filter of system calls was installed, but it refuses nothing")
 
 
 def _overlay(place: Path) -> None:
@@ -153,7 +153,7 @@ def _merge_memory(_: Path) -> None:
     namespaces.prctl(PR_SET_MEMORY_MERGE, 1)
     with open(KSM_SWITCH) as switch:
         if switch.read().strip() != "1":
-            raise OSError(0, "the kernel can merge memory, but this is switched off", KSM_SWITCH)
+            raise OSError(0, "the kernel can merge memory, but this feature is switched off", KSM_SWITCH)
 
 
 @contextlib.contextmanager
@@ -190,7 +190,7 @@ def _group(place: Path) -> Iterator[tuple[str, int]]:
 def _inotify(_: Path) -> None:
     count = kernel_features.inotify_instances()
     if count < _FEW_INSTANCES:
-        raise OSError(0, f"root and the sessions that are brought back share {count} instances")
+        raise OSError(0, f"root and all restored sessions together can have only {count} inotify instances")
 
 
 PROBES = (

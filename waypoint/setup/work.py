@@ -31,7 +31,7 @@ _COMMANDS = {
     "remove": ("setup", "--remove"),
 }
 _FOR_EVERYBODY = ("add-completion", "remove-completion")
-_ELSEWHERE = "name a folder that is empty or not there yet: waypoint --home DIR setup"
+_ELSEWHERE = "name a folder that is empty or does not exist yet: waypoint --home DIR setup"
 
 
 def main(argv: list[str]) -> int:
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
         return _report(error)
     except OSError as error:
         where = os.fsdecode(error.filename or home)
-        said, next_step = error.strerror or str(error), "mend that, and run setup again"
+        said, next_step = error.strerror or str(error), "repair this, and run setup again"
         return _report(Failed("set up", f"the home {home}", f"{said}: {where}", next_step))
     return 0
 
@@ -101,17 +101,17 @@ def install(home: Path, options: dict[str, str]) -> None:
             home.mkdir(mode=0o700, parents=True)
         except OSError as error:
             raise UsageProblem("make", f"the home {home}", error.strerror or str(error), _ELSEWHERE) from error
-        say(f"made {home}")
+        say(f"created the home {home}")
     _close_to_others(home)
     ownership.check_home(str(home))
     before = config_file.read(home)
     if wanted != before:
         files.publish(str(home / CONFIG), json.dumps(wanted, indent=1).encode() + b"\n")
-        say(f"{_who(wanted)} may use it")
+        say(f"{_who(wanted)} may use the home")
         _say_who_may_not(before, wanted)
     uid = before.get("trusted_uid")
     if uid is not None and uid != wanted["trusted_uid"]:
-        kept = f"sessions that user {_name(pwd.getpwuid, uid)} began while trusted fully keep their rights and binds"
+        kept = f"sessions that user {_name(pwd.getpwuid, uid)} started with full trust keep their rights and binds"
         say(f"{kept}: 'waypoint ps' lists all sessions, 'waypoint stop BRANCH' ends one")
     criu_choice.install(home, options.get("--criu"), say)
 
@@ -121,7 +121,7 @@ def _close_to_others(home: Path) -> None:
     facts = home.stat()
     if facts.st_uid == os.geteuid() and facts.st_mode & 0o077:
         home.chmod(0o700)
-        say(f"closed {home} to others: its mode was {facts.st_mode & 0o7777:o}, it is 700")
+        say(f"closed {home} to other users: changed its mode from {facts.st_mode & 0o7777:o} to 700")
 
 
 def check(home: Path, options: dict[str, str]) -> None:
@@ -130,7 +130,7 @@ def check(home: Path, options: dict[str, str]) -> None:
     config = config_file.read(home)
     if not config:
         raise HostLacks("use", f"the home {home}", "it has not been set up", as_root(str(home), "setup"))
-    say(f"the home {home} is there; {_who(config)} may use it")
+    say(f"the home {home} exists; {_who(config)} may use it")
     criu_choice.check(home, options.get("--criu"), say)
 
 
@@ -141,7 +141,7 @@ def _check_place(home: Path) -> None:
     if not os.path.lexists(home):
         unfit = sorted({character for character in str(home) if character in _UNFIT or not character.isprintable()})
         if unfit:
-            said = f"programs that setup uses take no path with {' or '.join(map(repr, unfit))} in it"
+            said = f"programs that setup uses accept no path with {' or '.join(map(repr, unfit))} in it"
             raise UsageProblem("use", f"{home} as a home", said, _ELSEWHERE)
         return
     if not home.is_dir():
@@ -152,7 +152,7 @@ def _check_place(home: Path) -> None:
     if not config and set(others) >= _HEART:
         return
     if not is_config_of_home(config) or (not config and others not in ([], [CONFIG])):
-        said = f"it is no home of Waypoint and not empty: it holds {', '.join(sorted(others)[:3])}"
+        said = f"it is not a home of Waypoint, and it is not empty: it contains {', '.join(sorted(others)[:3])}"
         raise UsageProblem("use", f"{home} as a home", said, _ELSEWHERE)
 
 
@@ -160,7 +160,7 @@ def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
     """The new content of config.json. Settings that setup does not decide, like the pool's sizes, are kept."""
     user, group, trust = (options.get(name) for name in ("--user", "--group", "--trust"))
     if trust is not None and user is None:
-        raise UsageProblem("use", "--trust", "it goes with --user", "say whom: --user USER")
+        raise UsageProblem("use", "--trust", "it works with --user only", "add --user USER")
     config = {"owner_uid": 0, "group_gid": None, **config_file.read(home)}
     config |= {"format": FORMAT, "home_id": home_id(str(home))}
     if user is not None:
@@ -168,12 +168,16 @@ def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
             config["owner_uid"] = pwd.getpwnam(user).pw_uid
             config["trusted_uid"] = config["owner_uid"] if trust == "full" else None
         except KeyError as error:
-            raise UsageProblem("let in", f"user {user}", "there is no such user", "see 'getent passwd'") from error
+            raise UsageProblem(
+                "give access to", f"user {user}", "there is no such user", "see 'getent passwd'"
+            ) from error
     if group is not None:
         try:
             config["group_gid"] = grp.getgrnam(group).gr_gid
         except KeyError as error:
-            raise UsageProblem("let in", f"group {group}", "there is no such group", "see 'getent group'") from error
+            raise UsageProblem(
+                "give access to", f"group {group}", "there is no such group", "see 'getent group'"
+            ) from error
     return config
 
 
@@ -183,8 +187,10 @@ def _say_who_may_not(before: dict[str, Any], wanted: dict[str, Any]) -> None:
     lost = [f"user {_name(pwd.getpwuid, uid)}"] if uid and uid != wanted["owner_uid"] else []
     lost += [f"group {_name(grp.getgrgid, gid)}"] if gid is not None and gid != wanted["group_gid"] else []
     if lost:
-        several = "a home has one user and one group besides root: for several users, --group with a group of theirs"
-        say(f"{' and '.join(lost)} may not use it any more, from the daemon's next start; {several}")
+        several = (
+            "a home has one user and one group besides root: to name several users, give --group a group of theirs"
+        )
+        say(f"{' and '.join(lost)} may no longer use the home, from the daemon's next start on; {several}")
 
 
 def _who(config: dict[str, Any]) -> str:
@@ -193,7 +199,7 @@ def _who(config: dict[str, Any]) -> str:
     names = ["root"]
     if uid:
         is_trusted = config.get("trusted_uid") == uid
-        rights = "trusted fully: that is root on this machine" if is_trusted else "as themselves"
+        rights = "with full trust, so with the rights of root" if is_trusted else "with own rights only"
         names.append(f"user {_name(pwd.getpwuid, uid)} ({rights})")
     if gid is not None:
         names.append(f"group {_name(grp.getgrgid, gid)}")

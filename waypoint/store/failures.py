@@ -26,7 +26,7 @@ _MACHINE = (
 )
 _PRIMARY = 0xFF  # the part of an extended code that says what kind of error it is (sqlite.org/rescode.html)
 
-_FREE_SOME = "free some disk space there; nothing is lost"
+_FREE_SOME = "free some disk space there; no data is lost"
 _NEXT_STEPS = {
     errno.ENOSPC: _FREE_SOME,
     errno.EDQUOT: _FREE_SOME,

@@ -21,7 +21,7 @@ Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
 
 _OPERATIONS = "SELECT number, undone_by, number < (SELECT first_kept FROM identity), record FROM operations"
 _AS_TAKEN = Standing()
-_ANOTHER_CAPTURE = "go back to another capture ('waypoint log --all' lists them)"
+_ANOTHER_CAPTURE = "choose another capture ('waypoint log --all' lists them)"
 
 
 class Link(NamedTuple):
@@ -187,7 +187,7 @@ class Reader:
         if is_id_prefix(name):
             row = self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 1", (f"{name}*",)).fetchone()
             if row is not None:
-                said = "it is the beginning of a capture's id"
+                said = "an existing capture has an id that begins with this"
                 raise StateConflict("create", on, said, "choose another name")
         self.check_free(name, kind)
 
@@ -227,11 +227,11 @@ class Reader:
         if len(ids) == 1 and (found := self.captures_of(ids, may_lack=True)):
             return found[ids[0]]
         if len(ids) > 1:
-            raise UnknownName("find", repr(text), "more than one capture starts with this", "give more digits")
+            raise UnknownName("find", repr(text), "several captures have ids that begin with this", "give more digits")
         if ref:
             next_step = f"make a checkpoint of it: waypoint checkpoint NAME -b {text}"
-            raise UnknownName("go back to", repr(text), "nothing has been captured on this branch yet", next_step)
-        raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists what there is")
+            raise UnknownName("use", repr(text), "nothing has been captured on this branch yet", next_step)
+        raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists all names")
 
     # --- live sessions, and the database itself
 
@@ -340,9 +340,9 @@ def branch_of(names: Reader, capture: Capture) -> str:
             if _is_of(capture, name, other):
                 return name
         if ref is not None:
-            on, said = f"branch {capture.branch}", "the branch was removed, and its name stands for something else now"
-            next_step = f"say where: waypoint restore {capture.id[:12]} --new BRANCH, or with -b {capture.branch}"
-            raise StateConflict("go back to where the capture was taken, on", on, said, next_step)
+            on, said = f"branch {capture.branch}", "the branch was removed, and its name is now used for something else"
+            next_step = f"choose a branch: waypoint restore {capture.id[:12]} --new BRANCH, or with -b {capture.branch}"
+            raise StateConflict("restore the capture on its own branch,", on, said, next_step)
     return capture.branch
 
 
@@ -357,8 +357,8 @@ def _is_of(capture: Capture, name: str, ref: Ref) -> bool:
 
 def content_removed(capture_id: str) -> UnknownName:
     """The error for a capture that is on record, but whose content was removed."""
-    said = "no name stood for it, and 'waypoint gc' has removed what it kept"
-    return UnknownName("go back to", f"capture {capture_id[:12]}", said, _ANOTHER_CAPTURE)
+    said = "it had no name, and 'waypoint gc' has removed its content"
+    return UnknownName("use", f"capture {capture_id[:12]}", said, _ANOTHER_CAPTURE)
 
 
 def _no_such_capture(capture_id: str) -> StoreDamaged:

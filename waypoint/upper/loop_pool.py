@@ -36,7 +36,7 @@ _RETRY_S = 0.02
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
 
-_COUNTED = "a session with --disk has used the pool, so its free space stays in it, for later sessions"
+_COUNTED = "a session with --disk has used the pool, so its free space is kept in it for later sessions"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -39,7 +39,7 @@ def make_image(home: str, folder: str, sizes: PoolSizes) -> None:
             os.unlink(f"{home}/{name}")
     if filesystem.free_bytes(home) - size < sizes.floor_bytes:
         said = f"a pool of {mib(size)} would leave less than {mib(sizes.floor_bytes)} free on the disk"
-        raise Failed("make the pool", image, said, "make room on that file system")
+        raise Failed("make the pool", image, said, "free some space on that file system")
     try:
         _format(making, size)
         open_image(making, folder)

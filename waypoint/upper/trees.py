@@ -113,7 +113,7 @@ class FolderOfTrees:
         """The path of the tree `name`. Raises UnknownName if the tree does not exist."""
         path = self.path(name)
         if not os.path.isdir(path):
-            next_step = "go back to another capture ('waypoint log --all' lists them)"
+            next_step = "choose another capture ('waypoint log --all' lists them)"
             raise UnknownName(tried, name, "there is no such tree in the pool", next_step)
         return path
 

@@ -84,7 +84,10 @@ class FilesPart(Part):
                 filesystem.copy_tree_within(userns, source, copy)
             except subprocess.CalledProcessError as error:  # the disk is full; a path is too long for `cp`
                 said = os.fsdecode(error.stderr or b"").strip()[-200:] or str(error)
-                next_step = f"make room, or remove from {SHARED_MEMORY} what cannot be copied, and try again"
+                next_step = (
+                    f"free some disk space, or remove from {SHARED_MEMORY} the "
+                    "files that cannot be copied, and try again"
+                )
                 raise Failed("copy the files of", SHARED_MEMORY, said, next_step) from error
 
 
@@ -136,8 +139,8 @@ def _tmpfs_bytes(facts: os.stat_result) -> int:
 
 
 def damaged(origin: Capture, said: str) -> StoreDamaged:
-    next_step = "go back to another capture ('waypoint log --all' lists them)"
-    return StoreDamaged("go back to", f"capture {origin.id[:12]}", said, next_step)
+    next_step = "choose another capture ('waypoint log --all' lists them)"
+    return StoreDamaged("restore", f"capture {origin.id[:12]}", said, next_step)
 
 
 FILES = Files()

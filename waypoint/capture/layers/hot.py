@@ -37,7 +37,7 @@ class Hot:
             folder.mkdir(mode=0o700)
         except FileNotFoundError as error:
             stop = spelled(str(self.folder.parent), "daemon", "stop")
-            next_step = f"put it back, or let the next daemon make an empty one: {stop}"
+            next_step = f"restore the folder, or let the next daemon make an empty one: {stop}"
             raise Failed("capture into", str(self.folder), "the folder is gone", next_step) from error
         self.terminal(capture_id).mkdir(mode=0o700)
         # 0711: only `folder` protects it, and a restore gets a descriptor of it (layers/processes.py).

@@ -33,14 +33,18 @@ HUNG_S = 7.0
 _SPARE_BYTES = 64 << 20
 _READ_AGAIN = 500  # watched files; listing a thousand takes 5 ms
 _SAID_OF_LOCKS = (
-    ", since the file is mapped, too; what it writes under that lock may be lost there: end its transaction first"
+    ", because the file is also mapped; copies may lose what they write under this lock: end the transaction first"
 )
 _SAID_OF_NESTED = "a shell within the shell: after a restore it has no ^C and no jobs; leave it and start it again"
 
-_SAID_OF_PORTS = "of the host's network: cannot be copied, nor restored while another program has them"
-_SAID_OF_CONNECTIONS = "of the host's network: connections, which are closed in copies; their programs connect anew"
+_SAID_OF_PORTS = (
+    "of the host's network: copies cannot have these ports, and a restore fails while another program has them"
+)
+_SAID_OF_CONNECTIONS = (
+    "of the host's network: these connections are closed in copies, whose programs must connect again"
+)
 
-_SAID_OF_OUTSIDE = "a connection to another machine, which is reset in copies; this session keeps it"
+_SAID_OF_OUTSIDE = "the connection to another machine is reset in copies; this session keeps it"
 
 
 class ProcessesPart(Part):
@@ -322,9 +326,11 @@ def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: C
     if found:
         is_one = copies == 1
         whose = "other programs have them now" if is_one else "only one copy could have them"
-        said = f"it has ports of the host's network ({', '.join(found)}), and {whose}"
+        said = f"it uses ports of the machine's network ({', '.join(found)}), and {whose}"
         next_step = (
-            "end the other programs" if is_one else "make one copy; a session with its own network can be copied"
+            "end the other programs"
+            if is_one
+            else "make one copy only; a session with --net private can be copied any number of times"
         )
         raise CannotCapture("restore the processes of", origin.id[:12], said, next_step)
 
@@ -333,8 +339,8 @@ def _check_masked(origin: Capture, layer: ProcessesLayer) -> None:
     """The images have a mount at each masked path; some exist only with a kernel module loaded or a CPU online."""
     gone = [path for path in layer.masked if not os.path.lexists(path)]
     if gone:
-        said = f"this machine has no {', '.join(gone)}, which is masked in it"
-        next_step = "make it appear again: load the kernel module, or bring the processor online"
+        said = f"this machine has no {', '.join(gone)}, which the session hides by a mask"
+        next_step = "make this path exist again: load the kernel module, or bring the processor online"
         raise CannotCapture("restore the processes of", origin.id[:12], said, next_step)
 
 

@@ -29,7 +29,7 @@ LAST = ("last.0", "last.1")
 MAX_BYTES = 16 << 20
 ROOM_BYTES = 2 * MAX_BYTES
 """For the state and the history."""
-NOT_WRITTEN = "its shell's variables, functions and folder: it could not write them (a full disk, or ulimit -f)"
+NOT_WRITTEN = "the shell's variables, functions and folder: the shell could not write them (a full disk, or ulimit -f)"
 LAST_RECORD = [b"e", b"", b"", b""]
 END = b"\0" + b"\0".join(LAST_RECORD) + b"\0"
 """The end of a complete state. That of a prompt has the prompt's number in the second field."""
@@ -94,8 +94,8 @@ class ShellState(Layer):
         """The state in the capture, truncated at MAX_BYTES."""
         layer, on = origin.layers.shell, origin.id[:12]
         if layer is None:
-            said = "it has no state of the shell: the shell was busy, or is neither bash nor zsh"
-            raise CannotCapture("restore the shell of", on, said, "restore all of it")
+            said = "the capture has no state of the shell: the shell was busy, or was neither bash nor zsh"
+            raise CannotCapture("restore the shell of", on, said, "restore the whole capture, without --only")
         try:
             return read_state(area.pool.path(origin.layers.files.tree), layer)
         except (OSError, ValueError) as error:
@@ -203,7 +203,9 @@ def _read(folder: int, name: str) -> bytes:
 
 
 def unreadable(origin: Capture, said: str) -> StoreDamaged:
-    return StoreDamaged("read", f"the shell's state in {origin.id[:12]}", said, "restore all of it")
+    return StoreDamaged(
+        "read", f"the shell's state in {origin.id[:12]}", said, "restore the whole capture, without --only"
+    )
 
 
 SHELL = ShellState()

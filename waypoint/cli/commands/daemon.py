@@ -53,7 +53,7 @@ def status(given: Given) -> int:
     client = Client(given.text("home"))
     found = client.running()
     if found is None:
-        next_step = "nothing to do: the next command that needs it starts it"
+        next_step = "nothing: the next command that needs the daemon starts it"
         raise StateConflict("ask", f"the daemon of {client.home}", "it is not running", next_step)
     if given.flag("json"):
         print_json(found)
@@ -95,7 +95,7 @@ def logs(given: Given) -> int:
 
 
 def _lines(paths: list[str]) -> Iterator[bytes]:
-    """The lines of the files, one file after the other. Of several files, the last one must exist."""
+    """Yield the lines of the files, one file after the other. Of several files, the last one must exist."""
     for path in paths:
         try:
             with open(path, "rb") as file:

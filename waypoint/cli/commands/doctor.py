@@ -59,7 +59,7 @@ def _try_all(client: Client, given: Given) -> int:
 
 
 def _without_daemon(client: Client, error: WaypointError) -> list[Capability]:
-    """The rows if the daemon cannot open its home: runs all checks that need no daemon.
+    """Return the rows if the daemon cannot open its home: runs all checks that need no daemon.
 
     Raises `error` if the home is not set up, or this user may not use it.
     """

@@ -28,11 +28,11 @@ def undo(given: Given) -> int:
     number, branch = given.number("number"), given.text("branch")
     if number is not None and branch is not None:
         said = "--branch cannot be combined with a number"
-        raise UsageProblem("undo", f"operation {number}", said, "leave one of them out")
+        raise UsageProblem("undo", f"operation {number}", said, "leave out one of them")
     client = Client(given.text("home"))
     history = client.history
     planned = history.plan_undo(number, branch=None if branch is None else parse_name(branch))
-    warn("will not come back", planned.lost)
+    warn("will be lost", planned.lost)
     made, undone = history.take_back(planned.number, lose_processes=given.flag("lose_processes"))
     if given.flag("json"):
         print_json({**dataclasses.asdict(made), "lost": undone.lost, "degraded": undone.degraded})

@@ -100,11 +100,11 @@ def stop(given: Given) -> int:
 
 
 def _branches(client: Client, given: Given) -> list[str]:
-    """The branches to stop. Raises UsageProblem if the options contradict each other."""
+    """Return the branches to stop. Raises UsageProblem if the options contradict each other."""
     stop_all, named = given.flag("all"), named_branches(given)
     if stop_all and named:
         said = "--all cannot be combined with the names of branches"
-        raise UsageProblem("stop", " ".join(named), said, "leave one of them out")
+        raise UsageProblem("stop", " ".join(named), said, "leave out one of them")
     if given["checkpoint"] is not None and (stop_all or len(named) > 1):
         said = "--checkpoint takes the name of one checkpoint, so only one session can be stopped"
         raise UsageProblem("stop", " ".join(named) or "--all", said, "give one branch")
@@ -114,7 +114,9 @@ def _branches(client: Client, given: Given) -> list[str]:
 
 
 def _unknown(client: Client, branches: list[str]) -> Iterator[UsageProblem]:
-    """An error for each of several branches that does not exist. A single branch needs no check before its stop."""
+    """Yield an error for each of several branches that does not exist. A single branch needs no check before its
+    stop.
+    """
     for branch in branches if len(branches) > 1 else ():
         try:
             client.session(branch).refresh()

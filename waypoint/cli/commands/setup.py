@@ -22,7 +22,7 @@ def run(given: Given) -> int:
     client = Client(given.text("home"))
     check, remove = given.flag("check"), given.flag("remove")
     if check and remove:
-        raise UsageProblem("use", "--check", "it cannot be combined with --remove", "leave one of them out")
+        raise UsageProblem("use", "--check", "it cannot be combined with --remove", "leave out one of them")
     if check:
         _check(client)
     elif remove:
@@ -40,7 +40,7 @@ def _install(client: Client, options: dict[str, str | None]) -> None:
     if os.geteuid() != 0 and not given and client.running() is not None:
         share = _own_share()
         carry_out("add-completion", client.home, "--share", share)
-        note(f"you may use {client.home}; for completion in zsh: fpath+=({share}/zsh/site-functions)")
+        note(f"you may use the home {client.home}; for completion in zsh: fpath+=({share}/zsh/site-functions)")
         return
     carry_out("install", client.home, *given)
     if given:
@@ -91,8 +91,8 @@ def _remove(client: Client, *, yes: bool) -> int:
         return 0
     if not yes and os.path.lexists(client.home):
         if not sys.stdin.isatty():
-            said = "this deletes all sessions and captures, and without a terminal it cannot ask for confirmation"
-            next_step = f"see what is in it: {spelled(client.home, 'ps', '--all')}; then add --yes"
+            said = "this deletes all sessions and captures, and stdin is no terminal on which to ask for confirmation"
+            next_step = f"see what the home contains: {spelled(client.home, 'ps', '--all')}; then add --yes"
             raise UsageProblem("remove", f"the home {client.home}", said, next_step)
         if not _agrees(f"End all sessions and delete everything in {client.home}?"):
             return EXIT_INTERRUPTED
@@ -111,7 +111,7 @@ def _agrees(question: str) -> bool:
 
 
 def _own_share() -> str:
-    """The caller's data directory (XDG Base Directory Specification)."""
+    """Return the caller's data directory (XDG Base Directory Specification)."""
     named = os.environ.get("XDG_DATA_HOME", "")
     return named if os.path.isabs(named) else os.path.expanduser("~/.local/share")
 
@@ -138,5 +138,5 @@ def carry_out(verb: str, home: str, *options: str) -> list[dict[str, Any]]:
         if program.returncode < 0:
             ended = f"was killed by signal {-program.returncode}"
         next_step = "run it again; if it fails again, please report the messages above"
-        raise Failed("set up", home, f"its program {ended}", next_step)
+        raise Failed("set up", home, f"the setup program {ended}", next_step)
     return rows

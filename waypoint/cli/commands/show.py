@@ -35,7 +35,7 @@ def run(given: Given) -> int:
 
 
 def _live(client: Client, name: str) -> SessionFacts | None:
-    """The running session on the branch `name`; None if there is none."""
+    """Return the running session on the branch `name`; None if there is none."""
     try:
         return client.session(name).refresh()
     except WaypointError:

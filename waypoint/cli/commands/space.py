@@ -18,7 +18,7 @@ def gc(given: Given) -> int:
         print_json(found)
     else:
         _print(found)
-    warn("stays", found.stays)
+    warn("not freed", found.stays)
     warn("not removed", found.failed)
     return 1 if found.failed else 0
 
@@ -41,7 +41,7 @@ def _print(found: GcFacts) -> None:
     verb = "would remove" if found.dry_run else "removed"
     captures = f"{len(found.removed)} {'capture' if len(found.removed) == 1 else 'captures'}"
     unknown = f" and {len(found.strangers)} unknown things" if found.strangers else ""
-    freed = "" if found.dry_run else f"; freed {size(found.freed_bytes)}, the home now has {size(found.home_bytes)}"
+    freed = "" if found.dry_run else f"; freed {size(found.freed_bytes)}, the home now uses {size(found.home_bytes)}"
     print_lines([f"{verb} {captures}{unknown}{freed}"])
 
 
@@ -69,8 +69,8 @@ def du(given: Given) -> int:
 
 
 def _whole(found: DuFacts) -> list[tuple[str, str]]:
-    """The home as a whole: headings and values."""
-    shared = f"{size(found.unique_bytes)}; {size(found.logical_bytes)} if shared files count each time"
+    """Return the home as a whole: headings and values."""
+    shared = f"{size(found.unique_bytes)}; {size(found.logical_bytes)} if shared files are counted each time"
     pool = f"{size(found.pool_bytes)}, including {size(found.overhead_bytes)} of free space and btrfs metadata"
     return [
         ("captures and sessions", shared),

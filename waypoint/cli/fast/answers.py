@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def session_of(answer: object) -> "Facts":
-    """The session in an answer of the daemon, or in a fork of `forks_of`. Raises Failed if there is none."""
+    """Return the session in an answer of the daemon, or in a fork of `forks_of`. Raises Failed if there is none."""
     session = answer.get("session") if isinstance(answer, dict) else None
     if not isinstance(session, dict):
         raise _lacks("session")
@@ -20,14 +20,16 @@ def session_of(answer: object) -> "Facts":
 
 
 def checkpoint_of(answer: object) -> "Facts":
-    """The answer of the daemon as a checkpoint. Raises Failed if it is none."""
+    """Return the answer of the daemon as a checkpoint. Raises Failed if it is none."""
     if not isinstance(answer, dict):
         raise _lacks("checkpoint")
     return answer
 
 
 def forks_of(answer: object) -> "list[Facts]":
-    """The forks in an answer of the daemon: `{branch, pid, ms, session}` of each. Raises Failed if there are none."""
+    """Return the forks in an answer of the daemon: `{branch, pid, ms, session}` of each. Raises Failed if there are
+    none.
+    """
     forks = answer.get("forks") if isinstance(answer, dict) else None
     if not isinstance(forks, list):
         raise _lacks("forks")
@@ -39,8 +41,8 @@ def _lacks(what: str) -> "WaypointError":
 
 
 def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, asked_network: bool) -> None:
-    """Report on stderr what a session that `shell` has started lacks. `folder`: the caller's, if the shell starts
-    there; `limits`: the limits that the caller asked for; `asked_network`: the caller asked for a network.
+    """Report on stderr which features the session that `shell` has started lacks. `folder`: the caller's folder, if the
+    shell starts there; `limits`: the requested limits; `asked_network`: whether the caller requested a network.
     """
     if session.get("shell") and session.get("hooks") is False:
         said = f"{session['shell']} is neither bash nor zsh: 'waypoint exec' is refused ('waypoint run' works)"
@@ -77,5 +79,5 @@ def warn_left_out(session: "Facts", folder: str = "") -> None:
 
 
 def warn_degraded(*answers: "Facts") -> None:
-    """Report on stderr what was not kept, or not restored, completely."""
+    """Report on stderr which parts were not kept or restored completely."""
     warn_lines(degraded_lines(*answers))

@@ -59,11 +59,11 @@ def _check_beside(given: "Given") -> None:
     """Raise UsageProblem for an option that does not go with --new."""
     on = f"--new {given['new']}"
     if given["branch"] is not None:
-        said = "--branch names the branch whose session is replaced, --new a branch that is created"
-        raise UsageProblem("restore with", on, said, "leave one of them out")
+        said = "--branch names an existing branch whose session is replaced, --new a branch that is created"
+        raise UsageProblem("restore with", on, said, "leave out one of them")
     if given["only"] is not None:
-        next_step = f"to use the files only: waypoint shell {given['new']} --from {given['name']}"
-        raise UsageProblem("restore with", on, "--only works on an existing branch only", next_step)
+        next_step = f"to start a branch from the files only: waypoint shell {given['new']} --from {given['name']}"
+        raise UsageProblem("restore with", on, "--only cannot be combined with --new", next_step)
 
 
 def fork(given: "Given") -> int:

@@ -37,11 +37,11 @@ def run_run(given: "Given") -> int:
 
 
 def _environment(given: "Given") -> dict[str, object]:
-    """The fields `cwd` and `env` of a request, if they are given."""
+    """Return the fields `cwd` and `env` of a request, if they are given."""
     found: dict[str, object] = {}
     cwd = given.text("cwd")
     if cwd == "":  # it may come from an unset variable: do not use a default
-        raise UsageProblem("use", "--cwd", "its value is empty", "leave it out, or give a directory")
+        raise UsageProblem("use", "--cwd", "its value is empty", "give a directory, or leave out the option")
     if cwd is not None:
         found["cwd"] = as_json_text(cwd)
     if given.texts("env"):
@@ -53,5 +53,5 @@ def _variable(text: str) -> tuple[str, str]:
     name, equals, value = as_json_text(text).partition("=")
     if not equals or not (name.isidentifier() and name.isascii()):
         said = "it is not NAME=VALUE, with a name of letters, digits and underscores"
-        raise UsageProblem("use", f"--env {text}", said, "--env LANG=C")
+        raise UsageProblem("use", f"--env {text}", said, "write it like this: --env LANG=C")
     return name, value

@@ -18,7 +18,7 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
     `by` is "waypoint" and `error` has the parts of the error. The whole output is held in memory.
     """
     if request["tty"]:
-        raise UsageProblem("use", "--json", "it cannot be combined with --tty", "leave one of them out")
+        raise UsageProblem("use", "--json", "it cannot be combined with --tty", "leave out one of them")
     began = time.monotonic()
     output = bytearray()
     outcome: dict[str, object] = {"exit": EXIT_FAILED, "by": "waypoint", "ended": False}
@@ -45,7 +45,7 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
 
 
 def as_text(output: bytes) -> dict[str, object]:
-    """The bytes for JSON: `output` as text. If they are not UTF-8, wrong bytes are replaced in the text, and
+    """Return the bytes for JSON: `output` as text. If they are not UTF-8, wrong bytes are replaced in the text, and
     `output_base64` has all bytes unchanged.
     """
     try:

@@ -1,4 +1,4 @@
-"""`fork ... -- CMD`: the same command in all forks at the same time."""
+"""`fork ... -- CMD`: runs the command in all forks at the same time."""
 
 import os
 import threading
@@ -23,7 +23,7 @@ from waypoint.model.errors import WaypointError
 EXIT_ONE_FAILED = 1
 _COLOURS = (36, 33, 32, 35, 34, 31)  # of the terminal's own palette
 Sink = Callable[[str, bytes], None]
-"""Takes output: the branch of the fork, and bytes; b"" at the end of the output."""
+"""Is called with the branch of a fork and a piece of its output; with b"" at the end of the output."""
 
 
 class Lines:
@@ -200,6 +200,6 @@ def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
 
 
 def _text(words: Sequence[str], number: int, fork: dict[str, object]) -> str:
-    """The command of one fork as shell text, with `{i}` and `{branch}` replaced."""
+    """Return the command of one fork as shell text, with `{i}` and `{branch}` replaced."""
     own = [word.replace("{i}", str(number)).replace("{branch}", str(fork["branch"])) for word in words]
     return exec_text(own)

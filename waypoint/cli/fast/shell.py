@@ -22,7 +22,7 @@ def run(given: "Given") -> int:
     home, branch = home_of(given), branch_of(given)
     is_detached, as_json = given.flag("detach"), given.flag("json")
     if as_json and not is_detached:
-        raise UsageProblem("use", "--json", "stdout belongs to the attached session", "add -d")
+        raise UsageProblem("use", "--json", "stdout is used by the attached terminal", "add -d")
     if not is_detached:
         next_step = f"start it with 'waypoint shell {branch} -d' and use 'waypoint exec -b {branch} -- CMD'"
         require_terminal("show", f"branch {branch}", next_step)
@@ -43,10 +43,10 @@ def run(given: "Given") -> int:
 
 
 def _setting(given: "Given") -> dict[str, object]:
-    """The request's body. It lacks options that were not given, so that an existing branch keeps its values."""
+    """Return the request's body. It lacks options that were not given, so that an existing branch keeps its values."""
     for name in ("from", "base", "user", "cwd", "shell"):
         if given[name] == "":  # it may come from an unset variable: do not use a default
-            raise UsageProblem("use", f"--{name}", "its value is empty", "leave it out, or give a value")
+            raise UsageProblem("use", f"--{name}", "its value is empty", "give a value, or leave out the option")
     base, cwd = given.text("base"), given.text("cwd")
     setting: dict[str, object] = {
         "from_name": given["from"],

@@ -72,15 +72,17 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
 
 
 def error_of(home: str, branch: str, end: "dict[str, object]") -> "WaypointError | None":
-    """The error in `end`, the fields of an exec's `x` frame, if Waypoint could not run the command or has lost it. None
-    if the command ended by itself or at its timeout.
+    """Return the error in `end`, the fields of an exec's `x` frame, if Waypoint could not run the command or has lost
+    it. None if the command ended by itself or at its timeout.
     """
     said = str(end.get("said") or "")
     if end.get("by") != "waypoint" or end.get("exit") == _EXIT_TIMEOUT or not said:
         return None
     on = f"branch {branch}"
     if end.get("ended"):
-        return Failed("follow the command on", on, said, f"to continue there: {spelled(home, 'shell', branch)}")
+        return Failed(
+            "follow the command on", on, said, f"to continue in the session: {spelled(home, 'shell', branch)}"
+        )
     beside = spelled(home, "run", "-b", branch, "--", "CMD")
     next_step = f"wait until its shell is idle (exec --wait-prompt S), or run a separate process: {beside}"
     return StateConflict("run the command on", on, said, next_step)

@@ -43,8 +43,8 @@ def checked(asked: SessionLimits) -> SessionLimits:
     for name, (least, most) in LIMIT_BOUNDS.items():
         read, value = parse_amount if name == "cpus" else parse_size, getattr(asked, name)
         if value is not None and not (read(least) or 0) <= value <= (read(most) or 0):
-            said = f"it is not from {least} to {most}"
-            raise UsageProblem("start a session with", f"--{name}", said, f"give {least} to {most}")
+            said = f"the value is not between {least} and {most}"
+            raise UsageProblem("start a session with", f"--{name}", said, f"give a value from {least} to {most}")
     return asked
 
 
@@ -124,8 +124,8 @@ class Limiter(NamedTuple):
         why = self.missing[_CONTROLLER_OF[name]]
         if name != "pids":
             return f"{name}: not enforced, {why}"
-        whom = "each of its users by itself" if ids.is_shifted else "each of its users but root by itself"
-        return f"{name}: held for {whom} alone, {why}"
+        whom = "each user of the session" if ids.is_shifted else "each user of the session but root"
+        return f"{name}: enforced for {whom} separately, {why}"
 
 
 NO_LIMITER = Limiter(frozenset(), {}, {})

@@ -78,8 +78,8 @@ def real_path(path: str, tried: str, on: str) -> str:
 def check_bind(bind: Bind) -> None:
     """Raise UsageProblem if the bind's source does not exist."""
     if not os.path.exists(bind.source):
-        said = "no such file or directory on the host"
-        raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "make it, or give other --bind options")
+        said = "no such file or directory on this machine"
+        raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "create it, or give another --bind")
 
 
 def session_env(setting: Setting, branch: str, profile_env: dict[str, str]) -> dict[str, str]:
@@ -179,7 +179,9 @@ def renew_run_folder(root: int, setting: Setting, nonce: str, branch: str) -> No
             raise
         # An earlier session has replaced /run by a link or a file.
         older = f"'waypoint log {branch}' lists older captures: waypoint shell NEW --from CAPTURE"
-        raise UsageProblem("go on from", f"branch {branch}", "its /run is a link or a file", older) from error
+        raise UsageProblem(
+            "continue from", f"branch {branch}", "its /run is a link or a file, not a folder", older
+        ) from error
 
 
 def _hides_programs(root: int) -> bool:
@@ -253,7 +255,7 @@ def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Pat
     if why and binds and not places.ids.choose(setting.user, ours)[1]:
         config, stop = f"{places.home}/config.json", spelled(str(places.home), "daemon", "stop")
         next_step = (
-            "bind a folder on a file system that supports idmapped mounts; or, if all sessions of this home may have "
+            "bind a folder on a file system that supports idmapped mounts; or, if all sessions of this home may use "
             f"""the machine's ids, with less isolation: write "ids": {{"first": 0}} into {config}, then '{stop}'"""
         )
         raise UsageProblem("bind", ", ".join(binds), why, next_step)

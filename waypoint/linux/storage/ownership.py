@@ -17,7 +17,8 @@ from waypoint.model.paths import quoted
 _MAX_LINKS = 40  # as path_resolution(7)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ELSEWHERE = (
-    "use a folder that only root can change, like all above it: waypoint --home DIR setup (mv brings a home there)"
+    "use a folder that only root can change, with all folders above it: "
+    "waypoint --home DIR setup (mv moves a home there)"
 )
 
 
@@ -98,7 +99,7 @@ def _check(home: str, path: str, facts: os.stat_result, *, may_be_sticky: bool) 
     is_open = facts.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(facts.st_mode)
     if is_open and not (may_be_sticky and facts.st_mode & stat.S_ISVTX):
         said = f"others may write to {path} (mode {stat.S_IMODE(facts.st_mode):o}), so they could replace it"
-        raise HostLacks("use", f"the home {home}", said, f"take that from them: chmod go-w {quoted(path)}")
+        raise HostLacks("use", f"the home {home}", said, f"remove this permission: chmod go-w {quoted(path)}")
 
 
 def _check_owner(home: str, path: str, facts: os.stat_result) -> None:

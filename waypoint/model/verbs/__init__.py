@@ -1,7 +1,7 @@
-"""The classes of Waypoint's command language, and its only parser.
+"""The classes that describe Waypoint's command line, and its only parser.
 
-`fast` and `table` define the verbs, `inside` parses the requests of a session's own processes. The fast path loads this
-file: client/wire.py says what may be imported here.
+`fast` and `table` define the verbs; `inside` parses commands that were typed inside a session. The fast path (verbs
+that must start within milliseconds) loads this file: client/wire.py says what may be imported here.
 """
 
 from waypoint.model.errors import UsageProblem
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Value = str | int | float | bool | list[str] | None
 
 
-COMPLETE = "__complete"  # the word with which the shells' completion functions ask; it is no verb
+COMPLETE = "__complete"  # the first word of a request from a shell's completion function; it is no verb
 HELP_FLAGS = ("-h", "--help")
 MAX_NUMBER = (1 << 63) - 1  # the largest number that names.db can hold (sqlite.org/datatype3.html)
 MAX_SECONDS = 10**9  # some 30 years: far below what the kernel's timers take
@@ -142,7 +142,7 @@ class Given(dict[str, "Value"]):
         return value if isinstance(value, str) else None
 
     def required(self, name: str) -> str:
-        """A text that the parser requires, so that it is never None."""
+        """Return a text that the parser requires, so that it is never None."""
         return str(self[name])
 
     def flag(self, name: str) -> bool:
@@ -166,7 +166,8 @@ class HelpRequested(Exception):
 
 
 def parse(verb: Verb, argv: "Sequence[str]", largest: int = MAX_NUMBER) -> Given:
-    """The parameters in `argv`, the words after the verb. `largest`: the largest value of an option that is a number.
+    """Return the parameters in `argv`, the words after the verb. `largest`: the largest value of an option that is a
+    number.
 
     Raises HelpRequested, UsageProblem.
     """
@@ -279,7 +280,7 @@ class _Parser:
 
 
 def wrong_usage(verb: Verb, word: str, said: str) -> UsageProblem:
-    """The error for `word`, one of the words after `verb`; "": for the words as a whole."""
+    """Return the error for `word`, one of the words after `verb`; "": for the words as a whole."""
     return UsageProblem("understand", f"{verb.command} {word}".rstrip(), said, f"{verb.command} --help")
 
 
@@ -288,7 +289,7 @@ def no_such_option(verb: Verb, flag: str) -> UsageProblem:
 
 
 def did_you_mean(word: str, known: "Iterable[str]") -> str:
-    """A question that suggests the most similar of the `known` words; "" if none is similar."""
+    """Return a question that suggests the most similar of the `known` words; "" if none is similar."""
     import difflib  # takes 10 ms to load
 
     by_letters = {one.lstrip("-"): one for one in known if not (len(one) == 2 and one[0] == "-")}
@@ -303,14 +304,14 @@ def _unset(option: Option) -> "Value":
 
 
 def asks_for_json(verb: Verb | None, argv: "Sequence[str]") -> bool:
-    """Whether `argv`, the words after the verb, have the option `--json`, even if the other words are wrong. `verb`:
-    None if there is no such verb.
+    """Return whether `argv`, the words after the verb, have the option `--json`, even if the other words are wrong.
+    `verb`: None if there is no such verb.
     """
     return _has_flag(verb, argv, ("--json",))
 
 
 def _has_flag(verb: Verb | None, argv: "Sequence[str]", flags: "Sequence[str]") -> bool:
-    """Whether one of the options `flags`, which take no value, is among the options in `argv`."""
+    """Return whether one of the options `flags`, which take no value, is among the options in `argv`."""
     is_value = False
     for word in argv:
         if word == "--":
@@ -327,7 +328,7 @@ def _has_flag(verb: Verb | None, argv: "Sequence[str]", flags: "Sequence[str]") 
 
 
 def _awaits_value(verb: Verb, word: str) -> bool:
-    """Whether the option in `word`, or the last of its short options, takes the next word as its value."""
+    """Return whether the option in `word`, or the last of its short options, takes the next word as its value."""
     if word.startswith("--"):
         option = verb.by_flag.get(word)
         return option is not None and option.kind != "flag"
@@ -339,7 +340,9 @@ def _awaits_value(verb: Verb, word: str) -> bool:
 
 
 def parse_number(text: str) -> int | None:
-    """The whole number from 1 to MAX_NUMBER in `text`, which may have digits only; None if it is no such number."""
+    """Return the whole number from 1 to MAX_NUMBER in `text`, which may have digits only; None if it is no such
+    number.
+    """
     digits = text.lstrip("0") if text.isdecimal() and text.isascii() else ""
     if not 0 < len(digits) <= len(str(MAX_NUMBER)):  # int() itself refuses thousands of digits, with an exception
         return None
@@ -348,14 +351,16 @@ def parse_number(text: str) -> int | None:
 
 
 def parse_seconds(text: str) -> float | None:
-    """The decimal number from 0 to MAX_SECONDS in `text`, without sign or exponent; None if it is no such number."""
+    """Return the decimal number from 0 to MAX_SECONDS in `text`, without sign or exponent; None if it is no such
+    number.
+    """
     whole = text.replace(".", "", 1)
     seconds = float(text) if whole.isdecimal() and whole.isascii() else float("inf")
     return seconds if seconds <= MAX_SECONDS else None
 
 
 def parse_amount(text: str) -> float | None:
-    """As `parse_seconds`, but above 0."""
+    """Like `parse_seconds`, but refuses 0."""
     return parse_seconds(text) or None
 
 
@@ -363,8 +368,8 @@ _UNIT_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int | None:
-    """The bytes in `text`: a decimal number, followed by K, M, G or T (powers of 1024; also KiB, KB, or small letters).
-    From 1 to MAX_NUMBER; None if it is no such size.
+    """Return the bytes in `text`: a decimal number, followed by K, M, G or T (powers of 1024; also KiB, KB, or small
+    letters). From 1 to MAX_NUMBER; None if it is no such size.
     """
     number = text.lower()
     for ending in ("ib", "b"):

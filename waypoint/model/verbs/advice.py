@@ -1,4 +1,4 @@
-"""Commands in what people are told, made to act on the home that the telling is about."""
+"""Adds `--home` to the commands in a message, so that they act on the home that the message is about."""
 
 import re
 
@@ -10,8 +10,10 @@ _COMMAND = re.compile(rf"(?<![\w./-])(sudo )?waypoint (?=(?:{_VERBS})\b)")
 
 
 def on_home(text: str, home: str, plain: str) -> str:
-    """`text` with `--home HOME` in each command of Waypoint's that names no home and would act on another one than
-    `home`. `plain`: the home on which such a command acts; behind `sudo`, which drops WAYPOINT_HOME, on the machine's.
+    """`text`, with `--home HOME` added to each waypoint command that would act on another home than `home`.
+
+    `plain`: the home on which a command without `--home` acts. Behind `sudo`, which drops WAYPOINT_HOME, it acts on the
+    machine's home.
     """
 
     def name(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Completion of an unfinished command line, by the table of verbs. Has no input or output.
+"""Completion of an unfinished command line from the table of verbs. Does no I/O.
 
 The answer for the shells' completion functions (waypoint/setup/machine/completion.py): the first line is the kind of
 word that the shell itself has to complete (`files`, `folders`, `commands`, `users`, `groups`, or nothing); each further
@@ -33,14 +33,14 @@ _NEW_NAMES = {("checkpoint", "name"), ("stop", "checkpoint"), ("fork", "branches
 """Options and arguments, by verb and name, whose value is a name that does not exist yet."""
 
 _OF_THE_DAEMON = ("names", "branches", "live branches")
-"""The kinds whose words only the daemon knows."""
+"""The kinds whose words must be asked from the daemon."""
 
 _OF_LIVE = {"attach", "doctor", "exec", "run", "logs", "stop", "checkpoint"}
 """Verbs whose BRANCH must be live."""
 
 
 class Offer:
-    """What may take the place of the last word.
+    """The completions of the last word.
 
     `words`: whole words with their help ("" if there is none). `kind`: the kind of further words, as in KINDS, or
     `live branches`. `before`: the beginning of each word of this kind (`--base=`). `typed`: what the user has typed
@@ -61,7 +61,7 @@ class Offer:
         return self.kind in _OF_THE_DAEMON
 
     def answer(self, names: "Iterable[str]") -> str:
-        """The answer for the shell. `names`: all names of this kind."""
+        """Return the answer for the shell. `names`: all names of this kind."""
         found = [f"{word}\t{text}" for word, text in self.words]
         if self.needs_names:
             found += [f"{self.before}{name}\t" for name in names if name.startswith(self.typed)]
@@ -69,7 +69,7 @@ class Offer:
 
 
 def offered_inside(words: "Sequence[str]") -> Offer:
-    """As `offered`, with the verbs and options for a session's own processes."""
+    """Like `offered`, with the verbs and options that work inside a session."""
     return offered(words, _inside())
 
 
@@ -85,7 +85,7 @@ def _inside() -> Group:
 
 
 def offered(words: "Sequence[str]", group: Verb = WAYPOINT) -> Offer:
-    """What may take the place of the last of `words`, the words after `waypoint`. Never fails."""
+    """Return the completions of the last of `words`, the words after `waypoint`. Never fails."""
     *done, typed = words or [""]
     offer = Offer(typed)
     while isinstance(group, Group):
@@ -99,7 +99,7 @@ def offered(words: "Sequence[str]", group: Verb = WAYPOINT) -> Offer:
 
 
 def _first_word(group: Group, done: list[str], offer: Offer) -> tuple[Verb, list[str]] | None:
-    """The member of `group` that `done` names, and the words after its name; None if it names none."""
+    """Return the member of `group` that `done` names, and the words after its name; None if it names none."""
     place = 0
     while place < len(done):
         option, value, place = option_at(group, done, place)
@@ -120,7 +120,7 @@ def _offer_members(group: Group, done: list[str], offer: Offer) -> None:
 
 
 def _offer_for(verb: Verb, done: list[str], offer: Offer) -> None:
-    """Offer what may follow the name of a verb without members and the words `done`."""
+    """Fill `offer` with the words that may follow the verb, which has no members, and the words `done`."""
     arguments: list[str] = []
     for place in _starts(verb, done):
         option, value, _ = option_at(verb, done, place)
@@ -142,7 +142,7 @@ def _offer_for(verb: Verb, done: list[str], offer: Offer) -> None:
 
 
 def _starts(verb: Verb, done: list[str]) -> "list[int]":
-    """The places of the words that begin an option or are an argument."""
+    """Return the places of the words that begin an option or are an argument."""
     found, place = [], 0
     while place < len(done):
         found.append(place)
@@ -151,7 +151,7 @@ def _starts(verb: Verb, done: list[str]) -> "list[int]":
 
 
 def _open_option(verb: Verb, done: list[str]) -> Option | None:
-    """The option that the last word of `done` is, if its value must follow."""
+    """Return the option in the last word of `done`, if the next word must be its value."""
     starts = _starts(verb, done)
     option, value, place = option_at(verb, done, starts[-1]) if starts else (None, None, 0)
     return option if place > len(done) and value is None else None
@@ -164,7 +164,9 @@ def _argument_at(verb: Verb, place: int) -> Argument | None:
 
 
 def _offer_options(verb: Verb, done: list[str], open_option: Option | None, offer: Offer) -> None:
-    """Offer the value of `open_option`; if that is None, the value of the option that is being typed, or options."""
+    """Fill `offer` with values of `open_option`. If it is None, with values of the option being typed (`--base=`), or
+    with options.
+    """
     flag, equals, value = offer.typed.partition("=")
     if open_option is None and equals and flag in verb.by_flag:
         open_option, offer.before, offer.typed = verb.by_flag[flag], f"{flag}=", value

@@ -13,7 +13,7 @@ BRANCH = Option(("-b", "--branch"), "text", "The session's branch (default: $WAY
 HOME = Option(("--home",), "text", "The home to use (default: $WAYPOINT_HOME, else /var/lib/waypoint).", "DIR")
 JSON = Option(("--json",), "flag", "Print one JSON value.")
 LOSE_PROCESSES = Option(
-    ("--lose-processes",), "flag", "Do not keep the processes of a session that is replaced or ended."
+    ("--lose-processes",), "flag", "Keep the files, but not the processes, of a session that is replaced or ended."
 )
 USER = Option(("--user",), "text", "The owner of the session, if that is another user.", "USER")
 ENV = Option(("--env",), "texts", "Set an environment variable; may be repeated.", "NAME=VALUE")
@@ -98,10 +98,10 @@ SHELL = Verb(
         Option(("--user",), "text", "The owner of the session (default: you, also under sudo).", "USER"),
         Option(("--cwd",), "text", "The directory in which the shell starts (default: this one).", "DIR"),
         Option(("--shell",), "text", "The path or name of the shell (default: $SHELL, else the user's).", "SHELL"),
-        _limit("memory", "size", "The maximum of memory (default: three quarters of the machine's).", "SIZE"),
-        _limit("cpus", "amount", "The maximum of processors, such as 1.5 (default: all).", "N"),
-        _limit("pids", "number", "The maximum of processes and threads (default: 4096).", "N"),
-        _limit("disk", "size", "The maximum of changed files on disk (default: no limit).", "SIZE"),
+        _limit("memory", "size", "Maximum memory (default: three quarters of the machine's).", "SIZE"),
+        _limit("cpus", "amount", "Maximum number of processors, such as 1.5 (default: all).", "N"),
+        _limit("pids", "number", "Maximum number of processes and threads (default: 4096).", "N"),
+        _limit("disk", "size", "Maximum size of the changed files on disk (default: no limit).", "SIZE"),
         Option(("-d", "--detach"), "flag", "Start the session and print its branch; do not attach."),
         JSON,
         BRANCH,
@@ -127,8 +127,9 @@ SHELL = Verb(
     network, so ping and ports below 1024 do not work. In a copy of a session (fork, restore) the connections to other
     machines are reset. Later sessions of the branch have the same network.
 
-    Bind: what the session writes below PATH is written to HOST on this machine, and restore and undo do not reverse
-    it. If root starts the session, root in the session writes there as root, and set-uid programs work there.
+    Bind: `--bind HOST:PATH` shows the path HOST of this machine at PATH in the session. Changes there are changes of
+    this machine, and restore and undo do not reverse them. If root starts the session, root in the session writes there
+    as root, and set-uid programs work there.
 
     Namespaces: the sandboxes of many programs (bubblewrap, Chromium) create namespaces and mounts, which a session
     forbids. With `--allow userns` processes may create them, as ordinary users of this machine may. Only cgroup
@@ -185,7 +186,7 @@ CHECKPOINT = Verb(
 RESTORE = Verb(
     "restore",
     (
-        Option(("-b", "--branch"), "text", "The branch whose session is replaced (default: see below).", "BRANCH"),
+        Option(("-b", "--branch"), "text", "The branch whose session is replaced (default: see above).", "BRANCH"),
         Option(("--new",), "text", "Replace nothing; start a session on the new branch NEW.", "NEW"),
         Option(("--only",), "choice", "Restore only this part of the capture.", choices=("files", "shell")),
         LOSE_PROCESSES,
@@ -199,8 +200,8 @@ RESTORE = Verb(
     branch where the capture was taken. If this branch has no running session, one is started.
 
     Before a running session is replaced, it is captured with its processes, so that 'waypoint undo' can restore it. If
-    this is impossible, nothing is replaced and the exit status is 5; --lose-processes permits to keep only its files.
-    Attached terminals stay attached. Prints the branch on stdout, and what was replaced on stderr.
+    this is impossible, nothing is replaced and the exit status is 5 (see --lose-processes). Attached terminals stay
+    attached. Prints the branch on stdout, and what was replaced on stderr.
 
     With --only files, the running programs continue after the restore. They are paused while the files are copied: some
     5 s for a deleted directory of 50,000 files. Prints the number of files and bytes and the length of the pause.""",

@@ -12,7 +12,7 @@ _COLUMN = 28
 
 
 def of_all(text: str, verbs: Sequence[Verb]) -> str:
-    """The help that lists `verbs`, with `text` above the list."""
+    """Return the help that lists `verbs`, with `text` above the list."""
     listed = "".join(_row(verb.name, first_sentence(verb)) for verb in verbs)
     return f"Usage: waypoint COMMAND [ARGS]...\n\n{_indented(text)}\nCommands:\n{listed}"
 
@@ -35,7 +35,7 @@ def _row(name: str, about: str) -> str:
 
 
 def _indented(text: str) -> str:
-    """The paragraphs of `text`, filled and indented."""
+    """Return the paragraphs of `text`, filled and indented."""
     filled = (
         textwrap.fill(paragraph, _WIDTH, initial_indent="  ", subsequent_indent="  ")
         for paragraph in text.split("\n\n")

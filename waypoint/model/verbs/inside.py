@@ -1,4 +1,4 @@
-"""Parsing the requests of a session's own processes by the table of verbs."""
+"""Parses commands that were typed inside a session."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ class HelpWanted(Exception):
 
 
 def parse(words: Sequence[str]) -> tuple[Verb, Given]:
-    """The verb in `words`, one of `INSIDE`, and its parameters. Raises HelpWanted, UsageProblem."""
+    """Return the verb in `words`, one of `INSIDE`, and its parameters. Raises HelpWanted, UsageProblem."""
     verb, rest = _find(words)
     if verb is None:
         if not words or words[0] in HELP_FLAGS:
@@ -41,13 +41,13 @@ def parse(words: Sequence[str]) -> tuple[Verb, Given]:
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether the answer, also an error, is to be one JSON value."""
+    """Return whether the answer must be one JSON value, even if it is an error."""
     verb, rest = _find(words)
     return asks_for_json(verb, rest)
 
 
 def _find(words: Sequence[str]) -> tuple[Verb | None, list[str]]:
-    """The verb of one word or of two, None if there is none, and the words after it."""
+    """Return the verb in the first one or two words (None: there is no such verb), and the words after it."""
     for count in (2, 1):
         verb = _BY_NAME.get(" ".join(words[:count])) if len(words) >= count else None
         if verb is not None:
@@ -58,4 +58,6 @@ def _find(words: Sequence[str]) -> tuple[Verb | None, list[str]]:
 def _unknown(words: Sequence[str]) -> UsageProblem:
     *others, last = _BY_NAME
     said = f"inside a session the commands are {', '.join(others)} and {last}{did_you_mean(words[0], _BY_NAME)}"
-    return UsageProblem("understand", f"waypoint {words[0]}", said, "waypoint --help; other commands work outside")
+    return UsageProblem(
+        "understand", f"waypoint {words[0]}", said, "waypoint --help; run other commands outside of the session"
+    )

@@ -36,7 +36,7 @@ _EXIT = {
 
 
 def pages() -> dict[str, str]:
-    """All pages by their file names, such as `waypoint-daemon-stop.1`."""
+    """Return all pages by their file names, such as `waypoint-daemon-stop.1`."""
     found = {"waypoint.1": _overview()}
     for verb in _with_groups(WAYPOINT):
         found[f"{_page(verb)}.1"] = _page_of(verb)
@@ -124,7 +124,7 @@ def _list(title: str, entries: dict[str, str]) -> str:
 
 
 def _entry(heading: str, text: str) -> str:
-    """A paragraph below a heading, which is in man(7) format already."""
+    """Return a paragraph below a heading, which is in man(7) format already."""
     return f".TP\n{heading}\n{_text(text)}\n"
 
 

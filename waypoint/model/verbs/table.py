@@ -277,15 +277,15 @@ _GC = Verb(
     (
         Option(("--keep-operations",), "text", "Keep what is needed to undo operations up to this age.", "AGE"),
         Option(("--dry-run",), "flag", "Remove nothing; list what would be removed."),
-        Option(("--compact",), "flag", "Also make the pool smaller (see below); fails if sessions are running."),
+        Option(("--compact",), "flag", "Also make the pool smaller; fails if sessions are running."),
         JSON,
         HOME,
     ),
     """Remove captures that are not needed any more, and free their space.
 
     A capture is needed if it is the latest of a branch, if it is a checkpoint, or if 'waypoint undo' needs it for an
-    operation of the last 7 days (see --keep-operations). The parents of a needed capture stay in the log, but their
-    content is removed. Also removes files in the home that belong to no capture and no session.
+    operation of the last 7 days (see --keep-operations). The parents of a needed capture stay in the log, but without
+    their content. Also removes files in the home that belong to no capture and no session.
 
     The home stores files in a pool, which on most file systems is one large file. The pool becomes smaller only while
     no session is running: by this command, or some seconds after the last session has ended. Until then, sessions can
@@ -412,7 +412,7 @@ _STATUS = Verb(
 
 
 def _inside(verb: Verb, *flags: str) -> Verb:
-    """`verb` for a session's own processes: with the options `flags` only."""
+    """`verb` as it works inside a session: with the options `flags` only."""
     options = tuple(option for option in verb.options if option.flags[-1] in flags)
     return Verb(verb.name, options, verb.help, verb.epilog, arguments=verb.arguments)
 
@@ -436,8 +436,8 @@ end itself, but cannot delete its files.
 
 
 def find(argv: "Sequence[str]") -> tuple[Verb, list[str]]:
-    """The verb that the first words of `argv` name, and the words after it, headed by the options given before it
-    (`--home DIR ps`). A group if none of its members is named.
+    """Return the verb that the first words of `argv` name, and the words after it, headed by the options given before
+    it (`--home DIR ps`). A group if none of its members is named.
 
     Raises UsageProblem for an unknown verb, or an unknown option before the verb.
     """
@@ -457,7 +457,7 @@ def find(argv: "Sequence[str]") -> tuple[Verb, list[str]]:
 
 
 def _skip_options(group: Group, words: list[str]) -> int:
-    """How many of the first words are options of `group` and their values."""
+    """Return the number of words at the beginning that are options of `group` and their values."""
     place = 0
     while place < len(words) and words[place].startswith("-"):
         option, _, behind = option_at(group, words, place)
@@ -468,7 +468,7 @@ def _skip_options(group: Group, words: list[str]) -> int:
 
 
 def option_at(verb: Verb, words: "Sequence[str]", place: int) -> tuple[Option | None, str | None, int]:
-    """The option at `place` (None if there is no option), its value if it has one, and the place after both."""
+    """Return the option at `place` (None if there is no option), its value if it has one, and the place after both."""
     word = words[place]
     flag, equals, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
     option = verb.by_flag.get(flag)
@@ -478,7 +478,7 @@ def option_at(verb: Verb, words: "Sequence[str]", place: int) -> tuple[Option | 
 
 
 def every_verb(group: Group = WAYPOINT) -> list[Verb]:
-    """All verbs of `group` that do something by themselves, including the members of its groups."""
+    """Return all verbs of `group` that do something by themselves, including the members of its groups."""
     found: list[Verb] = [group] if group.acts else []
     for member in group.members:
         found += every_verb(member) if isinstance(member, Group) else [member]
@@ -486,7 +486,7 @@ def every_verb(group: Group = WAYPOINT) -> list[Verb]:
 
 
 def first_sentence(verb: Verb) -> str:
-    """The first sentence of the verb's help: what the verb does."""
+    """Return the first sentence of the verb's help: what the verb does."""
     text = " ".join(verb.help.split("\n\n")[0].split())
     end = text.find(". ")
     return text if end < 0 else text[: end + 1]

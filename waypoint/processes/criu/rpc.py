@@ -97,7 +97,7 @@ class Criu:
         if not answer.get("success"):
             words = " ".join(worker.words()).strip() or str(answer.get("cr_errmsg") or "CRIU ended without an answer")
             if not answer and (worker.status < 0 or diagnose(worker.words()).is_accident):
-                said = f"{words}; it was killed, or crashed" if worker.status < 0 else words
+                said = f"{words}; CRIU was killed, or crashed" if worker.status < 0 else words
                 raise Failed("use CRIU at", str(self.path), said, TRY_AGAIN)
             raise HostLacks("use CRIU at", str(self.path), words, "see 'waypoint doctor'")
         return answer

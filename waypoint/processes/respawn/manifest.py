@@ -141,9 +141,9 @@ def _program(pid: int, stats: dict[int, procfs.Stat], family: Family, listening:
 def _why_lost(pid: int, stats: dict[int, procfs.Stat], family: Family, argv: bytes, environ: bytes) -> str:
     shell = stats.get(family.shell)
     if shell is not None and stats[pid][-2:] == shell[-2:] and stats[pid].parent == family.shell:
-        return "it is a part of the shell itself, a subshell"
+        return "it is a subshell of the session's shell"
     if shell is not None and not _has_rights_of_shell(pid, family.shell, is_child=stats[pid].parent == family.shell):
-        return "it had other rights than the shell: another user's, or those of a sandbox"
+        return "it ran with other rights than the shell: as another user, or in a sandbox"
     if max(len(argv), len(environ)) >= MOST_BYTES:
         return "its arguments or its environment are too large"
     if b": " in argv.partition(b"\0")[0]:

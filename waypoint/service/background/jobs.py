@@ -114,7 +114,9 @@ class Jobs:
         running = self.running(kind)
         if running is not None:
             next_step = "'waypoint events' shows when it has ended; try again then"
-            raise StateConflict("start", f"a {kind} job", f"the job {running.id} of this kind runs already", next_step)
+            raise StateConflict(
+                "start", f"a {kind} job", f"the job {running.id} of this kind is already running", next_step
+            )
         loop = asyncio.get_running_loop()
         job = Job(kind, self._events, loop)
         self._jobs[job.id] = job
@@ -145,8 +147,10 @@ class Jobs:
     def get(self, job_id: str) -> Job:
         self._forget_old()
         if job_id not in self._jobs:
-            said = f"there is none; jobs end with their daemon, and results are kept for {KEPT_S / 60:.0f} minutes"
-            raise UnknownName("find", f"job {job_id}", said, "'GET /v1/jobs' lists what there is; start the job again")
+            said = (
+                f"there is no such job; jobs end with their daemon, and results are kept for {KEPT_S / 60:.0f} minutes"
+            )
+            raise UnknownName("find", f"job {job_id}", said, "'GET /v1/jobs' lists all jobs; start the job again")
         return self._jobs[job_id]
 
     async def cancel(self, job_id: str) -> Job:

@@ -32,8 +32,8 @@ def check_named(names: Reader, branch: str, name: str) -> None:
         return
     own = {found.id for found in names.captures_of(kept, may_lack=True).values() if found.branch == branch}
     if sum(capture_id in own for capture_id in kept) >= MOST_NAMED:
-        said = f"branch {branch} has {MOST_NAMED} already, of which --force moves one"
-        raise StateConflict("create", f"checkpoint {name}", said, "ask for it outside of the session")
+        said = f"branch {branch} already has {MOST_NAMED} checkpoints; --force replaces one of them"
+        raise StateConflict("create", f"checkpoint {name}", said, "run the command outside of the session")
 
 
 async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -95,16 +95,16 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
     if not may_lose:  # the user must agree to losses before, since the answer is printed afterwards
         planned = (await history.undo(home, UndoRequest(number=number, dry_run=True))).undone
         if planned.lost:
-            said = f"will not come back: {'; '.join(planned.lost)}"
-            next_step = f"agree to that: waypoint undo {number} --lose-processes"
-            raise StateConflict("take back", f"operation {number} ({planned.verb})", said, next_step)
+            said = f"these would be lost: {'; '.join(planned.lost)}"
+            next_step = f"to accept this: waypoint undo {number} --lose-processes"
+            raise StateConflict("undo", f"operation {number} ({planned.verb})", said, next_step)
     # Shielded: the undo may replace or end the session that asks, and then this request is cancelled. An undo that was
     # cancelled between its deeds and its record would not be in the log, and the next undo would undo the deeds.
     undoing = history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
     done = await asyncio.shield(asyncio.ensure_future(undoing))
     assert done.operation is not None  # as this was no dry run
     undone = done.undone
-    lines = [f"will not come back: {one}" for one in undone.lost]
+    lines = [f"lost: {one}" for one in undone.lost]
     lines += undone_lines(dataclasses.asdict(undone))
     printed = _text(lines, {"degraded": undone.degraded})
     if done.operation.ended:

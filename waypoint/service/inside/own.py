@@ -40,7 +40,9 @@ def _find_capture(home: Home, branch: str, name: str) -> Capture:
         start = tip(home, branch)
         if any(capture.id == found.id for capture in walk_back(home.names, [start] if start else [])):
             return found
-    raise UnknownName("use", repr(name), f"it is not in the history of {branch}", "'waypoint log' lists what is")
+    raise UnknownName(
+        "use", repr(name), f"it is not in the history of {branch}", "'waypoint log' lists the captures of this branch"
+    )
 
 
 async def operation(home: Home, branch: str, number: int | None) -> Operation:
@@ -51,7 +53,7 @@ async def operation(home: Home, branch: str, number: int | None) -> Operation:
         numbered = home.names.operation(number)
         if numbered is None or not is_from_within(home.names, numbered, branch):
             said = f"no operation of {branch} has this number"
-            raise UnknownName("take back", f"operation {number}", said, "see 'waypoint op log'")
+            raise UnknownName("undo", f"operation {number}", said, "see 'waypoint op log'")
         return numbered
 
     def is_meant(one: Operation) -> bool:
@@ -59,6 +61,6 @@ async def operation(home: Home, branch: str, number: int | None) -> Operation:
 
     found = await asyncio.to_thread(home.names.last_to_undo, is_meant)
     if found is None:
-        said = "none is left to be taken back"
-        raise StateConflict("take back", f"the last operation of branch {branch}", said, "see 'waypoint op log'")
+        said = "no operation is left to undo"
+        raise StateConflict("undo", f"the last operation of branch {branch}", said, "see 'waypoint op log'")
     return found

@@ -48,7 +48,7 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
         verb, given = parse(words)
         _check_branch(verb, given, live.branch)
         if verb.name in MOVES and live.hooks_running:
-            next_step = "ask again when they have ended"
+            next_step = "run the command again when they have ended"
             raise StateConflict(verb.name, f"branch {live.branch}", "the session's hooks are running", next_step)
         async with contextlib.AsyncExitStack() as turns:
             if (
@@ -57,7 +57,7 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
                 await turns.enter_async_context(live.inside.moving)
             await turns.enter_async_context(home.places_inside)
             if home.sessions.find(live.branch) is not live:  # a restore has put another session in its place
-                next_step = "ask again: the session that has replaced it answers"
+                next_step = "run the command again: the session that has replaced this one answers"
                 raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced", next_step)
             with asked_by(Caller(branch=live.branch)):
                 printed = await ACTS[verb.name](home, live, given)
@@ -76,4 +76,4 @@ def _check_branch(verb: Verb, given: Given, own: str) -> None:
             named += given.texts(argument.name) if argument.many else [given.text(argument.name)]
     for branch in named:
         if branch not in (None, own):
-            raise UsageProblem("work on", f"branch {branch}", f"this session is on {own}", "leave the branch out")
+            raise UsageProblem("work on", f"branch {branch}", f"this session is on {own}", "leave out --branch")

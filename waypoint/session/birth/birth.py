@@ -131,9 +131,12 @@ def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leavi
         needed, limits = held.memory_bytes, births[0].row.setting.limits
         most = shared_memory_bytes(limits)
         if needed > most:
-            said = f"its files in /dev/shm take {needed >> 20} MiB, half of the session's memory is {most >> 20} MiB"
+            said = (
+                f"its files in /dev/shm need {needed >> 20} MiB, but may have "
+                f"{most >> 20} MiB, half of the session's memory"
+            )
             memory = 2 * (needed + held.processes.size_bytes) + _MIB >> 20
-            more = f"give it more: waypoint shell NEW --from {origin.id[:12]} --memory {memory}M"
+            more = f"give the session more memory: waypoint shell NEW --from {origin.id[:12]} --memory {memory}M"
             raise CannotCapture("restore the processes of", origin.id[:12], said, more)
 
 
@@ -223,7 +226,7 @@ async def undo(resources: Resources, row: LiveRow) -> None:
     try:
         await asyncio.to_thread(take_back)
     except (WaypointError, OSError) as error:
-        resources.pending_records.add(row.branch, "the start of a session was taken back", take_back, error)
+        resources.pending_records.add(row.branch, "the start of a session was undone", take_back, error)
 
 
 def _clear(resources: Resources, row: LiveRow) -> None:

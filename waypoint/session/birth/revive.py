@@ -122,4 +122,4 @@ def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tupl
 
 
 def _missing(origin: Capture, said: str) -> Failed:
-    return Failed("restore the processes of", origin.id[:12], said, "restore that on the machine")
+    return Failed("restore the processes of", origin.id[:12], said, "restore this on the machine")

@@ -25,7 +25,7 @@ from waypoint.store.names import Names
 MAX_LIVE = 256
 """Live sessions of a caller who is neither root nor fully trusted."""
 MaySee = Callable[[User], bool]
-_OUTSIDE = "ask for it outside of the session"
+_OUTSIDE = "run the command outside of the session"
 _GROUPS = "/sys/fs/cgroup"
 _DATA = ("/mnt", "/media", "/srv")  # hold no files of the system, so any user may cover them
 # Root's programs trust these folders, also where they do not exist yet; and all whose names begin with `lib`.
@@ -41,9 +41,9 @@ def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
     """Raise NotAllowed if the caller may not use a thing of `owner`. `tried`, `on`: as in WaypointError."""
     uid = _restricted_user(resources)
     if uid is not None and owner.uid != uid:
-        said = f"it is {owner.name}'s, and you are {user_name(uid)}"
+        said = f"it belongs to {owner.name}, and you are {user_name(uid)}"
         others = "root" if owner.uid == 0 else f"{owner.name} or root"
-        next_step = f"use what is yours, or another name; or have {others} do it"
+        next_step = f"use a branch or checkpoint of your own, or another name; or let {others} run the command"
         raise NotAllowed(tried, on, said, _OUTSIDE if id_choice.is_of_sessions(uid) else next_step)
 
 
@@ -107,7 +107,7 @@ def check_session_count(resources: Resources, count: int) -> None:
     if live + count > MAX_LIVE:
         whose = "in this home" if uid is None else "of yours"
         next_step = _OUTSIDE if uid is None else "stop some of them: 'waypoint ps' lists them"
-        said = f"with these, more than {MAX_LIVE} sessions {whose} would be live"
+        said = f"more than {MAX_LIVE} sessions {whose} would then be running"
         raise StateConflict("start", f"{count} more sessions", said, next_step)
 
 
@@ -115,7 +115,10 @@ def check_base(resources: Resources, base: str) -> None:
     """Raise NotAllowed if the caller may not use `base`: with their files in it they could control root's programs."""
     if base != "/":
         check_unrestricted(
-            resources, "start a session on", f"base {base}", "you could control root's programs with your files in it"
+            resources,
+            "start a session on",
+            f"base {base}",
+            "with your own files in it, you could control programs of root",
         )
 
 
@@ -149,12 +152,15 @@ def _check_bind(bind: Bind) -> None:
     on = f"{bind.source} at {bind.target}"
     with contextlib.suppress(FileNotFoundError):  # the plan of the session's mounts reports it
         if homes.shows_one(bind.source):
-            said = "a home of Waypoint, or its runtime folder, lies there"
-            raise UsageProblem("bind", on, said, "bind what lies beside that, one by one")
+            said = "it contains a home of Waypoint or its runtime folder"
+            raise UsageProblem("bind", on, said, "bind the other folders in it one by one")
         fstype = mounts.holding(bind.source)[0].fstype
         if fstype in ("cgroup", "cgroup2") or is_below(bind.source, _GROUPS):
             raise UsageProblem(
-                "bind", on, "it shows the machine's groups of processes, also those of other sessions", "leave it out"
+                "bind",
+                on,
+                "it shows all cgroups of the machine, including those of other sessions",
+                "leave out this --bind",
             )
         if fstype == "proc":
             raise UsageProblem("bind", on, "it shows the machine's processes", "use /proc, which shows the session's")
@@ -168,7 +174,7 @@ def _restricted_user(resources: Resources) -> int | None:
 
 
 def _not_allowed(uid: int, tried: str, on: str, said: str) -> NotAllowed:
-    return NotAllowed(tried, on, said, _OUTSIDE if id_choice.is_of_sessions(uid) else "have root do it")
+    return NotAllowed(tried, on, said, _OUTSIDE if id_choice.is_of_sessions(uid) else "let root run the command")
 
 
 def _as_other_user(resources: Resources, who: User, name: str, said: str) -> NotAllowed:
@@ -176,7 +182,7 @@ def _as_other_user(resources: Resources, who: User, name: str, said: str) -> Not
     if id_choice.is_of_sessions(who.uid):
         return _not_allowed(who.uid, tried, on, said)
     trust = spelled(str(resources.places.home), "setup", "--user", who.name, "--trust", "full")
-    next_step = f"have root do it; or, if {who.name} may be root on this machine: sudo {trust}"
+    next_step = f"let root run the command; or, if {who.name} may have the rights of root on this machine: sudo {trust}"
     return NotAllowed(tried, on, said, next_step)
 
 
@@ -185,7 +191,7 @@ def _of_user(resources: Resources, who: User, setting: Setting) -> Setting:
         raise _as_other_user(resources, who, setting.user.name, f"you are {who.name}")
     foreign = sorted({setting.user.gid, *setting.user.groups} - {who.gid, *who.groups})
     if foreign:
-        said = f"it has groups that {who.name} is not in: {', '.join(map(str, foreign))}"
+        said = f"{who.name} is not a member of the session's groups: {', '.join(map(str, foreign))}"
         raise _as_other_user(resources, who, who.name, said)
     check_base(resources, setting.base)
     usual = fill_in(SessionLimits())
@@ -193,7 +199,7 @@ def _of_user(resources: Resources, who: User, setting: Setting) -> Setting:
         asked, most = getattr(setting.limits, name), getattr(usual, name)
         if asked is not None and asked > most:
             raise _not_allowed(
-                who.uid, "start a session with", f"--{name} {asked}", f"more than usual, which is {most}"
+                who.uid, "start a session with", f"--{name} {asked}", f"this is more than the default of {most}"
             )
     for bind in setting.binds:
         said = _why_not_bind(who, bind)
@@ -215,9 +221,7 @@ def _why_not_bind(who: User, bind: Bind) -> str:
             return f"{refused}: {bind.source}; {who.name} may not {'read' if bind.readonly else 'write to'} it"
         if not _may_cover(bind.target):
             data = ", ".join(_DATA)
-            return (
-                f"programs of root trust what lies at {bind.target}; free are your own folders, {data}, or a new /NAME"
-            )
+            return f"root's programs trust the files at {bind.target}; use a folder of your own, {data}, or a new /NAME"
     return ""
 
 
@@ -248,13 +252,13 @@ def _of_session(names: Names, branch: str, setting: Setting) -> Setting:
     binds = [msgspec.structs.replace(bind, as_user=_of_like(live, bind)) for bind in setting.binds]
     more = "its session has ended" if live is None else _more_than(live, setting)
     if more:
-        raise NotAllowed("bring back", f"a session from within {branch}", more, _OUTSIDE)
+        raise NotAllowed("restore", f"a session by a command inside {branch}", more, _OUTSIDE)
     return msgspec.structs.replace(setting, binds=binds)
 
 
 def _more_than(live: Setting, setting: Setting) -> str:
     if setting.user != live.user and live.user.uid != 0:
-        return f"it was {setting.user.name}'s, and this one is {live.user.name}'s"
+        return f"it belonged to {setting.user.name}, and this session belongs to {live.user.name}"
     if setting.base != live.base:
         return f"it had another base: {setting.base}"
     if _reaches_more(setting, live):
@@ -266,7 +270,7 @@ def _more_than(live: Setting, setting: Setting) -> str:
     if raised:
         return f"it had another limit: {raised[0]}"
     lacking = next((bind.source for bind in setting.binds if _like(live, bind) is None), None)
-    return f"it had {lacking} of the machine" if lacking else ""
+    return f"it had a --bind of {lacking}" if lacking else ""
 
 
 def _reaches_more(setting: Setting, live: Setting) -> bool:

@@ -35,9 +35,9 @@ def plan_setting(
         raise UsageProblem("start a session on", on, "it is not a directory", "give --base DIR")
     if origin and request.base and base != origin.base:
         raise UsageProblem(
-            "go on with another base",
+            "continue on another base",
             base,
-            f"the branch was made on {origin.base}",
+            f"the branch has the base {origin.base}",
             "start a new branch for another base",
         )
     if request.user:
@@ -67,7 +67,9 @@ def plan_setting(
 def _allow_net(request: StartRequest, origin: Setting | None) -> list[str]:
     check_reachable(request.allow_net)
     if request.allow_net and (request.net or (origin.net if origin else "private")) != "private":
-        raise UsageProblem("use", "--allow-net", "only a private network can be narrowed", "see --help")
+        raise UsageProblem(
+            "use", "--allow-net", "only a private network (--net private) can be restricted", "see --help"
+        )
     return request.allow_net or (origin.allow_net if origin else [])
 
 
@@ -103,14 +105,16 @@ def check_live_setting(request: StartRequest, setting: Setting, limits: SessionL
     """Raise StateConflict if the request asks for another setting than the branch's live session has. `limits`: those
     in force. Blocks.
     """
-    said = "it has a live session"
+    said = "it has a running session"
     if request.from_name is not None:
         next_step = f"stop it first: waypoint stop {request.branch}"
         raise StateConflict("start", f"branch {request.branch}", said, next_step)
     with as_caller():
         others = [*_other_limits(request, limits), *_other_settings(request, setting)]
     if others:
-        next_step = f"leave that out to go on with it, or stop it first: waypoint stop {request.branch}"
+        next_step = (
+            f"leave out {' and '.join(others)} to use the running session, or stop it: waypoint stop {request.branch}"
+        )
         raise StateConflict(
             "start", f"branch {request.branch}", f"{said}, with another {' and '.join(others)}", next_step
         )
@@ -148,14 +152,16 @@ def check_restored_setting(branch: str, request: StartRequest, setting: Setting,
     """
     names, before = ("base", "binds", "net", "allow_net", "user", "shell", "allow"), _plain(origin.setting)
     changed = [name for name in names if getattr(_plain(setting), name) != getattr(before, name)]
-    changed += ["cwd"] if request.cwd not in (None, origin.setting.cwd) else []
-    changed += ["command"] if request.command else []
+    changed = [f"--{name.replace('binds', 'bind').replace('_', '-')}" for name in changed]
+    changed += ["--cwd"] if request.cwd not in (None, origin.setting.cwd) else []
+    changed += ["CMD"] if request.command else []
     if changed:
-        said = f"it comes back with its processes, whose {' and '.join(changed)} cannot be changed"
-        raise UsageProblem("start", f"branch {branch}", said, "leave that out, or start from a capture of tier files")
+        said = f"its processes are restored, so {' and '.join(changed)} cannot be changed"
+        next_step = "leave out these options, or start from a capture without processes (checkpoint --tier files)"
+        raise UsageProblem("start", f"branch {branch}", said, next_step)
     processes, most = origin.layers.processes, setting.limits.memory
     if processes is not None and most is not None and processes.size_bytes > most:
-        said = f"its processes need {processes.size_bytes >> 20} MiB of memory, and may have {most >> 20} MiB"
+        said = f"its processes need {processes.size_bytes >> 20} MiB of memory, but the limit is {most >> 20} MiB"
         raise UsageProblem(
             "start", f"branch {branch}", said, f"give --memory {2 * processes.size_bytes >> 20}M or more"
         )

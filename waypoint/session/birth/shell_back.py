@@ -17,7 +17,7 @@ from waypoint.terminal.shell.dump import ShellDump, ShellKind, parse
 from waypoint.terminal.shell.putting_back import parse_state, put_back
 
 _TRIES = 3  # on a busy machine a new shell starts more slowly than one question waits
-_NOT_BACK = "its shell is a new one"
+_NOT_BACK = "the shell's state was not restored"
 _HAS_NONE = "the capture has no state of a shell"
 
 
@@ -40,10 +40,12 @@ async def restore_shell(resources: Resources, live: LiveSession, origin: Capture
         if live.shell.watch.shell is None:  # for a capture before the first prompt
             await apart(live.shell.desk.folder, functools.partial(_leave, kept=kept))
         if isinstance(now, str) or now.kind != then.kind:
-            why = now if isinstance(now, str) else f"it is a {now.kind}, the state is that of a {then.kind}"
+            why = now if isinstance(now, str) else f"the shell is {now.kind}, but the state is of {then.kind}"
             return [f"{_NOT_BACK}: {why}"]
         _adapt(now, then, _given_anew(setting, origin.setting), stay=stay)
-        stays = await put_back(live.shell, live.branch, now, then, f"the shell of {origin.id[:12]}")
+        stays = await put_back(
+            live.shell, live.branch, now, then, f"variables and functions restored from {origin.id[:12]}"
+        )
     except (WaypointError, OSError, ValueError) as error:
         return [f"{_NOT_BACK}: {error.said if isinstance(error, WaypointError) else error}"]
     return [f"its shell: {said}" for said in stays]

@@ -109,7 +109,7 @@ async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str
     if ended["by"] != "command":
         return str(ended["said"])
     if not await _until(lambda: all(_runs(live, program) for program in line), _SEEN_S):
-        return "it has ended at once"
+        return "it ended immediately"
     return ""
 
 

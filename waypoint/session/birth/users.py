@@ -65,7 +65,7 @@ def change_of(before: User, now: User) -> str:
     """If a session belongs to another user than the session from which it starts, whose user is `before`, return the
     reason why no shell state may be restored; otherwise "".
     """
-    return "" if now.uid == before.uid else f"it was {before.name}'s, and the session is {now.name}'s"
+    return "" if now.uid == before.uid else f"it belonged to {before.name}, and the session belongs to {now.name}"
 
 
 def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
@@ -78,10 +78,12 @@ def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bo
     if is_meant or is_same(owner, who):
         return
     said = (
-        f"its live session is {owner.name}'s, not {who}'s" if asker.user else f"it is {owner.name}'s, and you are {who}"
+        f"its running session belongs to {owner.name}, not to {who}"
+        if asker.user
+        else f"it belongs to {owner.name}, and you are {who}"
     )
-    next_step = f"to go on as {owner.name}: waypoint {command} --user {owner.name}"
-    raise StateConflict("go on with", on, said, next_step)
+    next_step = f"to continue as {owner.name}: waypoint {command} --user {owner.name}"
+    raise StateConflict("continue", on, said, next_step)
 
 
 def _number(who: str) -> int | None:
@@ -90,14 +92,21 @@ def _number(who: str) -> int | None:
         return None
     digits = who.lstrip("0") or "0"
     if len(digits) > len(str(_NO_UID)) or int(digits) >= _NO_UID:
-        raise UsageProblem("start a session as", f"user {who!r}", "there is no such number", "give --user NAME")
+        raise UsageProblem(
+            "start a session as", f"user {who!r}", "this is no valid user id", "give a user: --user NAME"
+        )
     return int(digits)
 
 
 def _unnamed(who: str) -> User:
     number = _number(who)
     if number is None:
-        raise UsageProblem("start a session as", f"user {who!r}", "the base has no such user", "give --user NAME")
+        raise UsageProblem(
+            "start a session as",
+            f"user {who!r}",
+            "there is no such user in the session",
+            "give a user that exists there: --user NAME",
+        )
     return User(name=who, uid=number, gid=number, groups=[number], home="/", shell="/bin/sh")
 
 

@@ -97,5 +97,5 @@ def _problem(branch: str, event: str, error: Exception) -> Failed:
     said, next_step = str(error), "see 'waypoint doctor'"
     if isinstance(error, WaypointError):
         said, next_step = f"{error.said} ({error.on})", error.next_step or next_step
-    again = "then it is put on record within a second; until then nothing new begins on this branch"
-    return Failed("put on record", f"that {event} on branch {branch}", said, f"{next_step}; {again}")
+    again = "it is then recorded within a second; until then no new operation begins on this branch"
+    return Failed("record", f"that {event} on branch {branch}", said, f"{next_step}; {again}")

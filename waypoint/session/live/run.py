@@ -273,8 +273,10 @@ class _Process:
         if left.is_there():
             said = "the process and its wrapper were killed"
             return {"exit": 128 + signal.SIGKILL, "by": "command", "ended": False, "said": said}
-        name, said = repr(self._request.argv[0]), f"the session has replaced {left.path} meanwhile"
-        lost = Failed("report the exit status of", name, said, "run it again, if it may run twice")
+        name, said = repr(self._request.argv[0]), f"a program in the session has replaced {left.path}"
+        lost = Failed(
+            "report the exit status of", name, said, "run the command again, if it does no harm to run it twice"
+        )
         return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": str(lost)}
 
     def close(self) -> None:

@@ -264,7 +264,7 @@ def _cut_off(request: TakenRequest) -> Answer:
     request cannot be read.
     """
     words = [] if isinstance(request.text, OSError) else _words(request.text)
-    said = "the daemon was replaced while it worked on this"
+    said = "the daemon was replaced while it carried out the request"
     return refusal(words, Failed("answer", "the request", said, "see whether it was done: waypoint op log"))
 
 

@@ -38,13 +38,14 @@ async def check_shell(line: CommandLine, branch: str, then: ShellDump) -> None:
     if await is_in_a_command(line):
         refuse(branch, "its shell waits for the rest of a command")
     if line.watch.shell.kind != then.kind:
-        said = f"its shell is a {line.watch.shell.kind}, but the captured state is that of a {then.kind}"
-        raise CannotCapture("restore the shell on", f"branch {branch}", said, "restore all of it")
+        said = f"its shell is {line.watch.shell.kind}, but the captured state is of {then.kind}"
+        next_step = "restore the whole capture, without --only"
+        raise CannotCapture("restore the shell on", f"branch {branch}", said, next_step)
 
 
 def refuse(branch: str, said: str) -> NoReturn:
     """Raise StateConflict for a shell that is not at its prompt. `said`: the reason, in words."""
-    next_step = f"let the shell come to its prompt: waypoint attach {branch}"
+    next_step = f"wait until the shell is at its prompt: waypoint attach {branch}"
     raise StateConflict("restore the shell on", f"branch {branch}", said, next_step)
 
 
@@ -98,7 +99,7 @@ def _read_told(folder: RunFolder) -> str:
 
 
 def _failed(branch: str, said: str) -> Failed:
-    next_step = f"'waypoint undo -b {branch}' brings back what was before"
+    next_step = f"'waypoint undo -b {branch}' restores the state from before"
     return Failed("restore the shell on", f"branch {branch}", said, next_step)
 
 
