@@ -107,7 +107,7 @@ def _quoted(arg: str) -> str:
 def demonstrate(demo: Demo) -> None:
     start(demo)
     demo.say("Checkpoint: this state gets the name `warm`. The session continues.")
-    demo.show("checkpoint", "warm", "-b", "demo", note="prints name, id, tier `live`: processes are kept; the pause")
+    demo.show("checkpoint", "warm", "-b", "demo", note="prints name, id, tier (`live`: with processes), pause")
     demo.show("run", "-b", "demo", "--", "fetch")
 
     restore(demo)
@@ -146,7 +146,7 @@ def start(demo: Demo) -> None:
 
 
 def restore(demo: Demo) -> None:
-    demo.say("Disaster: the work is deleted, the server killed, the variable gone.")
+    demo.say("A disaster: the work is deleted, the server is killed, the variable is lost.")
     demo.exec("rm -rf /srv/* /usr/share/doc; kill %1; unset GREETING; cd /")
     demo.say(
         "Restore: files, shell and the server with its memory are back. It had counted 3 requests at the checkpoint."
@@ -156,7 +156,7 @@ def restore(demo: Demo) -> None:
     fetched = demo.show("run", "-b", "demo", "--", "fetch", note="request 4 again")
     if not said.startswith("hello from /srv\nprecious work\n") or not fetched.startswith("request 4,"):
         raise SystemExit("demo: the session is not as it was at the checkpoint")
-    demo.say("The log of operations says what undoing each of them would do.")
+    demo.say("The log of operations shows what an undo of each operation would do.")
     demo.show("op", "log", "-n", "3")
 
 
