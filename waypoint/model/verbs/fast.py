@@ -59,8 +59,8 @@ EXEC = Verb(
     shell in another way (`cd x || exit 1`, `set -e`), the session continues: a new shell takes over the variables,
     functions and directory, but not `set -e`. If it cannot take over all of them (more than 16 MiB, a full disk), this
     is reported. Background programs continue, but are not jobs of the new shell. There are exceptions in which the
-    session does end, and its jobs get SIGHUP: the command has set an EXIT trap, or has replaced the shell by another
-    program (`exec`), or has used `set -e` in zsh.""",
+    session does end, and its jobs get SIGHUP: the command has set an EXIT trap, or has replaced the shell by a
+    program that is no shell (`exec`), or has used `set -e` in zsh.""",
     "Example: waypoint exec 'cd /srv && export MODE=test' && waypoint exec make -j4",
     words="CMD",
 )
