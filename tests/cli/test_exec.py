@@ -147,14 +147,6 @@ def test_json_reports_the_end_of_the_session(home: Home, branch: str) -> None:
     assert (found["exit"], found["by"], found["ended"]) == (5, "command", True)
 
 
-def test_json_reports_a_failure_of_waypoint(home: Home) -> None:
-    done = home.cli("exec", "-b", "nosuch", "--json", "--", "true")
-    found = done.json()
-    assert done.code == 125
-    assert (found["exit"], found["by"]) == (125, "waypoint")
-    assert set(found["error"]) == {"code", "exit", "tried", "on", "said", "next"}
-
-
 def test_exec_on_a_busy_shell_fails_with_a_next_step(home: Home, branch: str) -> None:
     busy = f"{branch}-busy"
     home.must("shell", busy, "-d", "--", "sleep", "1000")

@@ -146,8 +146,6 @@ def test_a_start_reports_a_left_out_mount_only_if_the_shell_starts_in_it(home: H
 def test_wrong_options_start_no_session(home: Home) -> None:
     with collecting() as row:
         for options, said in (
-            ("--cwd /nope", "cannot start a session in /nope: "),
-            ("--cwd /etc/passwd", "cannot start a session in /etc/passwd: "),
             ("--shell nosuch", "shell"),
             ("--shell /usr", "shell"),
             ("--shell bin/bash", "shell"),
@@ -256,12 +254,9 @@ def test_words_after_the_dashes_are_never_a_branch(home: Home) -> None:
     assert home.must("shell", "-d", "--", "sleep", "1000", env={"WAYPOINT_BRANCH": "t-w"}).stdout == "t-w\n"
 
 
-def test_the_shell_starts_in_the_callers_directory(home: Home, tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
+def test_the_shell_starts_in_the_callers_directory(home: Home) -> None:
     subprocess.run(home.argv("shell", "t-here", "-d"), env=home.env, cwd="/usr/lib", check=True)
     assert home.must("exec", "-b", "t-here", "--", "pwd").stdout == "/usr/lib\n"
-    home.must("shell", "t-there", "-d", "--cwd", "/usr/share")
-    assert home.must("exec", "-b", "t-there", "--", "pwd").stdout == "/usr/share\n"
 
 
 def test_a_bind_can_be_a_relative_path(home: Home, tmp_path: Path) -> None:
