@@ -231,7 +231,7 @@ def test_an_ordinary_user_can_check_the_home_but_removes_only_completion_that_no
 
     checked = as_nobody(bare, "setup", "--check", env=env)
     assert checked.returncode == 0, checked.stderr
-    assert f"the home {bare.path} is there; you may use it" in checked.stderr
+    assert f"the home {bare.path} exists; you may use it" in checked.stderr
     assert "CRIU: " in checked.stderr
     refused = as_nobody(bare, "setup", "--remove", env=env)
     assert (refused.returncode, "only root may do this" in refused.stderr) == (3, True)

@@ -70,7 +70,7 @@ def _check(client: Client) -> None:
             raise HostLacks("use", on, "it has not been set up", f"sudo {sudo}")
         said = "its daemon is not running, and only root can read the home itself"
         raise HostLacks("check", on, said, f"sudo {sudo} --check")
-    note(f"the home {client.home} is there; you may use it; its daemon is running (pid {status.pid})")
+    note(f"the home {client.home} exists; you may use it; its daemon is running (pid {status.pid})")
     rows = client.doctor()
     for row in rows:
         if row.state == "missing" and row.required_for in ("session", "live"):
