@@ -13,7 +13,7 @@ from tests.corner import corner as corner
 from tests.homes import Home, open_home
 from tests.session.pauses import Pauses
 from tests.session.stage import Stage
-from tests.session.transactions import ground as ground
+from tests.session.transactions import pausable_home as pausable_home
 from tests.session.transactions import w as w
 
 # Far longer than any coroutine test takes, so that a test that would hang fails with its name.

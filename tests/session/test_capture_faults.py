@@ -15,7 +15,7 @@ import pytest
 
 from tests.chaos import victims
 from tests.session import ledger
-from tests.session.transactions import DUMPING, TRANSACTIONS, UNANSWERED, Ground, check_after, is_name, replaced
+from tests.session.transactions import DUMPING, TRANSACTIONS, UNANSWERED, PausableHome, check_after, is_name, replaced
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.steps import Step
 
@@ -43,17 +43,17 @@ def cases() -> list[Case]:
     return found
 
 
-def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
+def kill(case: Case, pausable_home: PausableHome, command: subprocess.Popen[bytes]) -> None:
     """Send SIGKILL to the processes of the victim."""
     match case.victim:
         case "daemon":
-            pids = [ground.client.status().pid]
+            pids = [pausable_home.client.status().pid]
         case "client":
             pids = [command.pid]
         case "launcher":
-            pids = victims.pids(ground.home, "launcher")
+            pids = victims.pids(pausable_home.home, "launcher")
         case _:
-            pids = ledger.criu_pids(ground.home)
+            pids = ledger.criu_pids(pausable_home.home)
     killed = 0
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):  # a CRIU that did not stop at this step may have ended
@@ -71,7 +71,7 @@ def test_the_transactions_together_pass_all_steps() -> None:
 
 @pytest.mark.soak(part="faults")
 @pytest.mark.parametrize("name", TRANSACTIONS)
-def test_a_transaction_passes_its_listed_steps(w: Ground, name: str) -> None:
+def test_a_transaction_passes_its_listed_steps(w: PausableHome, name: str) -> None:
     transaction = TRANSACTIONS[name]
     transaction.prepare(w.home)
     passed = set()
@@ -100,7 +100,7 @@ def in_the_gate(case: Case) -> bool:
         for case in cases()
     ],
 )
-def test_after_a_kill_at_any_step_the_old_or_the_new_state_exists(w: Ground, case: Case) -> None:
+def test_after_a_kill_at_any_step_the_old_or_the_new_state_exists(w: PausableHome, case: Case) -> None:
     transaction, client = TRANSACTIONS[case.transaction], w.client
     transaction.prepare(w.home)
     before = len(client.history.operations())
@@ -126,7 +126,7 @@ def test_after_a_kill_at_any_step_the_old_or_the_new_state_exists(w: Ground, cas
 
 @pytest.mark.soak(part="faults")
 @pytest.mark.parametrize("step", [Step.DRAINED, Step.DUMPED, Step.SEALED])
-def test_input_typed_ahead_survives_a_killed_daemon(w: Ground, step: Step) -> None:
+def test_input_typed_ahead_survives_a_killed_daemon(w: PausableHome, step: Step) -> None:
     argv = w.home.argv("attach", "w")
     person = pexpect.spawn(argv[0], argv[1:], env=w.home.env, timeout=PATIENCE_S)
     try:
@@ -148,7 +148,7 @@ def test_input_typed_ahead_survives_a_killed_daemon(w: Ground, step: Step) -> No
     ledger.check(w.home)
 
 
-def test_a_request_from_inside_is_answered_after_its_daemon_was_killed(w: Ground) -> None:
+def test_a_request_from_inside_is_answered_after_its_daemon_was_killed(w: PausableHome) -> None:
     session = w.client.session("w")
     with w.pauses.armed(Step.PREPARED) as armed:
         session.exec("kept=yes; (waypoint checkpoint late > /srv/said 2>&1; echo $? >> /srv/said) & asked=$!")
@@ -165,7 +165,7 @@ def test_a_request_from_inside_is_answered_after_its_daemon_was_killed(w: Ground
 
 
 @pytest.mark.soak(part="floods")
-def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_copy(w: Ground) -> None:
+def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_copy(w: PausableHome) -> None:
     """Even if the daemon is killed before it reads the request in the copy."""
     session = w.client.session("w")
     asked = "cd /run/waypoint; mkfifo a.9.1; printf 'checkpoint\\0evil\\0' >r.9.1; (cat a.9.1 >/tmp/said) & cd /"
@@ -184,7 +184,7 @@ def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_co
 
 
 @pytest.mark.soak(part="faults")
-def test_a_working_folder_removed_just_before_the_freeze_is_restored_as_deleted(w: Ground, tmp_path: Path) -> None:
+def test_a_working_folder_removed_before_the_freeze_is_restored_as_deleted(w: PausableHome, tmp_path: Path) -> None:
     """The daemon lists removed folders for CRIU when it starts CRIU; `second` is removed after that."""
     tmp_path.chmod(0o755)
     for name in ("first", "second"):

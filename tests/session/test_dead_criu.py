@@ -14,7 +14,7 @@ import pytest
 from tests.homes import Home
 from tests.session import ledger
 from tests.session.pauses import Pauses
-from tests.session.transactions import DUMPING, TRANSACTIONS, Ground, check_after
+from tests.session.transactions import DUMPING, TRANSACTIONS, PausableHome, check_after
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.layers.processes import HUNG_S
 from waypoint.capture.steps import Step
@@ -70,7 +70,7 @@ def test_programs_that_end_when_criu_is_killed_are_reported(pauses: Pauses) -> N
 @pytest.mark.soak(part="criu")
 @pytest.mark.parametrize("step", DUMPING)
 @pytest.mark.parametrize("name", [name for name, transaction in TRANSACTIONS.items() if transaction.dumps])
-def test_a_criu_killed_in_both_tries_is_an_error_and_harms_nothing(w: Ground, name: str, step: Step) -> None:
+def test_a_criu_killed_in_both_tries_is_an_error_and_harms_nothing(w: PausableHome, name: str, step: Step) -> None:
     transaction, client = TRANSACTIONS[name], w.client
     before = len(client.history.operations())
     argv = tuple(word for word in transaction.argv if word not in ("--tier", "live"))
@@ -90,7 +90,7 @@ def test_a_criu_killed_in_both_tries_is_an_error_and_harms_nothing(w: Ground, na
 
 @pytest.mark.soak(part="criu")
 @pytest.mark.parametrize("hung", [1, 2], ids=["one try", "both tries"])
-def test_a_criu_that_hangs_is_killed_within_seconds(w: Ground, hung: int) -> None:
+def test_a_criu_that_hangs_is_killed_within_seconds(w: PausableHome, hung: int) -> None:
     transaction = TRANSACTIONS["park"]
     before = len(w.client.history.operations())
     begun = time.monotonic()

@@ -2,11 +2,7 @@
 
 import asyncio
 import contextlib
-import hashlib
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -129,42 +125,6 @@ async def test_the_next_daemon_recognises_the_shell_without_a_new_prompt(stage: 
     await stage.daemon.line.wait_idle()
     await stage.next_daemon()
     assert (await stage.exec("echo hi")).output == b"hi\n"
-
-
-@pytest.mark.soak(part="floods")
-@pytest.mark.parametrize("seed", range(4))
-async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int) -> None:
-    """SIGKILL ends the daemon, a real process, ten times during the output of one command."""
-    await bash.open()
-    await bash.exec("true")
-    await bash.daemon.line.wait_idle()
-    bash.daemon.die()
-    text = "i=0; while ((i<40)); do seq $((i*10000)) $((i*10000+9999)); i=$((i+1)); done; (exit 3)"
-    got, ident = b"", ""
-    for kill_after in [20_000 + (seed * 7919 + turn * 104_729) % 150_000 for turn in range(10)] + [0]:
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.session.mortal_daemon", str(bash.folder), ident or "-", str(len(got)), text],
-            bufsize=0,
-            stdout=subprocess.PIPE,
-            pass_fds=(bash.master,),
-            env={**os.environ, "MASTER": str(bash.master), "SHELL_PID": str(bash.pid)},
-        ) as process:
-            assert process.stdout is not None
-            ident = process.stdout.readline().decode().strip()
-            piece = b""
-            while chunk := os.read(process.stdout.fileno(), 4096):
-                piece += chunk
-                if kill_after and len(piece) > kill_after:
-                    process.send_signal(signal.SIGKILL)
-                    kill_after = 0
-            got += piece
-        if process.returncode == 0:
-            break
-    expected = b"".join(f"{number}\n".encode() for number in range(400_000))
-    got, _, status = got.rpartition(b"\nEND ")
-    assert status == b"3"
-    assert len(got) == len(expected)
-    assert hashlib.sha256(got).digest() == hashlib.sha256(expected).digest()
 
 
 @pytest.mark.soak(part="faults")

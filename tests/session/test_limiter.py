@@ -7,10 +7,9 @@ import pytest
 
 from waypoint.launch.ground import id_choice
 from waypoint.launch.ground.id_choice import RANGE, IdChoice
-from waypoint.launch.ground.limits import Limiter, checked, fill_in, of_all
+from waypoint.launch.ground.limits import Limiter, fill_in, of_all
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import namespaces, systemd
-from waypoint.model.errors import UsageProblem
 from waypoint.model.records import HOST_IDS, SHIFTED_IDS, IdMap, SessionLimits
 
 ALL = SessionLimits(memory=1 << 30, cpus=0.5, pids=100)
@@ -73,15 +72,6 @@ def test_limits_above_those_of_the_machine_are_reduced_or_left_out(group: Path) 
     limits = SessionLimits(cpus=1e6, pids=2**40)
     Limiter(frozenset({"pids", "cpu"}), {}, {}).hold(str(group), limits)
     assert written(group) == {"pids.max": str(4 << 20)}
-
-
-def test_limits_have_defaults() -> None:
-    usual = fill_in(SessionLimits())
-    assert usual.memory
-    assert (usual.pids, usual.cpus, usual.disk) == (4096, None, None)
-    assert fill_in(ALL) == ALL
-    with pytest.raises(UsageProblem, match="not between 64M"):
-        checked(SessionLimits(memory=1))
 
 
 def test_the_owner_of_a_namespace_is_not_mapped_into_any_session(

@@ -41,11 +41,10 @@ def test_captures_and_branches_of_root_are_refused_with_their_owner(shared: Home
     shared.must("shell", "bare", "-d", "--user", "root")
     capture = shared.must("show", "roots-cp", "--json").json()["capture"]
     with collecting() as row:
-        for name, kind in (("roots-cp", "checkpoint"), (capture, "capture")):
-            for verb, words in OF_ROOTS_CAPTURE.items():
-                with row(f"{verb} {kind}"):
-                    done = person.can(shared, *(word.format(name) for word in words))
-                    refused(done, f"{kind} {name}: it belongs to root, and you are {person.name}")
+        for verb, words in OF_ROOTS_CAPTURE.items():
+            with row(f"{verb} capture"):
+                done = person.can(shared, *(word.format(capture) for word in words))
+                refused(done, f"capture {capture}: it belongs to root, and you are {person.name}")
         for verb, words in TO_ROOTS_BRANCH.items():
             with row(f"{verb} branch"):
                 done = person.can(shared, *(word.format("bare") for word in words))

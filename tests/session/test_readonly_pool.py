@@ -16,7 +16,7 @@ from tests.advice import next_of
 from tests.chaos import victims
 from tests.homes import MIB, Completed, Home, open_home
 from tests.session import ledger
-from tests.upper.grounds import loops_of, wait_for_no_loop
+from tests.upper.pool_homes import loops_of, wait_for_no_loop
 
 pytestmark = [
     pytest.mark.soak(part="disks"),

@@ -13,7 +13,7 @@ from tests.session.stage import Stage
 from waypoint.capture.layers.shell import STATE_FILE, history_in, last_prompt, read_state
 from waypoint.terminal.exec.command_line import CommandLine
 from waypoint.terminal.hooks import asking
-from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
+from waypoint.terminal.shell.asked import ask_state
 from waypoint.terminal.shell.dump import ShellDump, parse
 from waypoint.terminal.shell.putting_back import put_back
 from waypoint.upper.layout import upper_of
@@ -285,17 +285,6 @@ async def test_an_incomplete_state_is_not_used(stage: Stage) -> None:
         )
     assert await ask_state(await at_prompt(stage)) is None
     assert [name for name in os.listdir(stage.run) if name.startswith("state")] == []
-
-
-async def test_a_state_is_outdated_after_the_next_prompt(stage: Stage) -> None:
-    await stage.open()
-    line = await at_prompt(stage)
-    asked = await ask_state(line)
-    assert isinstance(asked, Asked)
-    assert still_holds(line, asked)
-    await stage.exec("x=1")
-    await line.wait_idle()
-    assert not still_holds(line, asked)
 
 
 async def test_parts_that_cannot_be_restored_are_reported_and_the_rest_is_restored(stage: Stage) -> None:

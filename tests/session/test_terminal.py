@@ -48,16 +48,6 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield Pair(tmp_path, stack)
 
 
-async def test_all_output_is_written_to_the_ring(pair: Pair) -> None:
-    terminal = pair.open()
-    terminal.start()
-    data = bytes(range(256)) * 2000
-    await pair.print(data)
-    while terminal.ring.end < len(data):
-        await terminal.wait_more(terminal.ring.end)
-    assert terminal.ring.copy(0, len(data)) == data
-
-
 async def test_each_mark_is_reported_once_even_if_the_reader_changes(pair: Pair) -> None:
     heard: list[Mark] = []
     first = pair.open()

@@ -206,7 +206,7 @@ TRANSACTIONS = {
 
 
 @dataclass(frozen=True)
-class Ground:
+class PausableHome:
     """A home with the parked capture `base`, whose daemon can be stopped at steps of its operations."""
 
     home: Home
@@ -215,26 +215,26 @@ class Ground:
 
 
 @pytest.fixture(scope="module")
-def ground(pauses: Pauses) -> Iterator[Ground]:
+def pausable_home(pauses: Pauses) -> Iterator[PausableHome]:
     with pauses.open_home("faults") as home:
         client = Client(home.path)
         base = client.start("base-branch")
         base.exec(BEGIN)
         tell(base, "old")
         base.checkpoint("base", tier="live", park=True)
-        yield Ground(home, pauses, client)
+        yield PausableHome(home, pauses, client)
 
 
 @pytest.fixture
-def w(ground: Ground) -> Iterator[Ground]:
+def w(pausable_home: PausableHome) -> Iterator[PausableHome]:
     """A live session on the branch `w`, which was forked from the capture `base` and has changed since. At the end all
     sessions and names are removed, except those of `base`.
     """
-    (live,) = ground.client.fork("base", "w")
+    (live,) = pausable_home.client.fork("base", "w")
     live.exec("kill -KILL %1; wait %1")
     tell(live, "changed")
-    yield ground
-    client = ground.client
+    yield pausable_home
+    client = pausable_home.client
     for row in client.sessions():
         client.session(row.branch).stop(discard=True)
     kept = {"base", "base-branch"}
@@ -254,7 +254,7 @@ def check_terminal(home: Home, branch: str) -> None:
         person.close(force=True)
 
 
-def check_after(w: Ground, transaction: Transaction, before: int, *, is_done: bool) -> None:
+def check_after(w: PausableHome, transaction: Transaction, before: int, *, is_done: bool) -> None:
     """Check the session and the records after the command. If it was not done, do it again; then use what it made, and
     undo it.
     """

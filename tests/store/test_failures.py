@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.corner import corner as corner
-from tests.upper.grounds import fill
+from tests.upper.pool_homes import fill
 from waypoint.model.errors import Failed, StoreDamaged
 from waypoint.store.names import Names
 

@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 
 from tests.corner import corner as corner
-from tests.upper.grounds import GROUNDS, Ground
+from tests.upper.pool_homes import POOL_HOMES, PoolHome
 from waypoint.upper.contract import Pool
 
 
 @pytest.fixture(
     params=[
         "loop",
-        *(pytest.param(kind, marks=pytest.mark.soak(part="matrix")) for kind in sorted(GROUNDS) if kind != "loop"),
+        *(pytest.param(kind, marks=pytest.mark.soak(part="matrix")) for kind in sorted(POOL_HOMES) if kind != "loop"),
     ]
 )
-def ground(request: pytest.FixtureRequest, corner: Path) -> Ground:
+def pool_home(request: pytest.FixtureRequest, corner: Path) -> PoolHome:
     """A home for a pool of this kind: `native`, `loop` or `copy`."""
-    return GROUNDS[request.param](corner)
+    return POOL_HOMES[request.param](corner)
 
 
 @pytest.fixture
-def pool(ground: Ground) -> Iterator[Pool]:
+def pool(pool_home: PoolHome) -> Iterator[Pool]:
     """A new pool of each kind."""
-    pool = ground.open()
+    pool = pool_home.open()
     yield pool
     pool.close()

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from tests.upper.grounds import MIB
+from tests.upper.pool_homes import MIB
 from waypoint.linux.storage import filesystem
 from waypoint.upper.copy_pool import SEALED
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.upper.grounds import GROUNDS, MIB, SIZES, used_bytes
+from tests.upper.pool_homes import MIB, POOL_HOMES, SIZES, used_bytes
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import btrfs
 from waypoint.upper import btrfs_pool
@@ -113,14 +113,14 @@ def test_a_sealed_tree_cannot_be_written_to(pool: Pool) -> None:
 
 
 def test_a_native_pool_consists_of_subvolumes_of_the_machines_btrfs(corner: Path) -> None:
-    ground = GROUNDS["native"](corner)
-    pool = ground.open()
+    pool_home = POOL_HOMES["native"](corner)
+    pool = pool_home.open()
     path = pool.create("one")
-    assert path == f"{ground.home}/pool/one"
+    assert path == f"{pool_home.home}/pool/one"
     assert btrfs.is_subvolume(path)
-    assert not (ground.home / "pool.img").exists()
+    assert not (pool_home.home / "pool.img").exists()
     assert pool.grow_if_needed().outcome is GrowthOutcome.FIXED
-    assert (ground.home / "pool").stat().st_mode & 0o777 == 0o700
+    assert (pool_home.home / "pool").stat().st_mode & 0o777 == 0o700
     pool.close()
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import (
+from tests.upper.pictures import furnish, picture
+from tests.upper.pool_homes import (
     MIB,
     SIZES,
-    Ground,
+    PoolHome,
     check_btrfs,
     is_reserved,
     operation_of,
@@ -18,7 +19,6 @@ from tests.upper.grounds import (
     used_bytes,
     wait_for_no_loop,
 )
-from tests.upper.pictures import furnish, picture
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import btrfs
 from waypoint.upper.contract import GrowthOutcome, Pool
@@ -44,7 +44,7 @@ def furnish_and_remove(pool: Pool) -> dict[str, object]:
 
 
 def test_a_compaction_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> None:
-    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    pool, image = PoolHome(corner, "btrfs").open(), corner / "pool.img"
     kept = furnish_and_remove(pool)
     before = image.stat()
     assert before.st_size > 1024 * MIB
@@ -68,7 +68,7 @@ def test_a_compaction_gives_the_space_of_removed_trees_back_to_the_disk(corner: 
 
 
 def test_half_full_chunks_are_joined(corner: Path) -> None:
-    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    pool, image = PoolHome(corner, "btrfs").open(), corner / "pool.img"
     for number in range(64):
         take_room(pool, number, (40, 48)[number % 2] * MIB)
     for number in range(0, 64, 2):
@@ -80,7 +80,7 @@ def test_half_full_chunks_are_joined(corner: Path) -> None:
 
 @pytest.mark.parametrize("act", ["grow", "create", "close"])
 def test_changing_the_pool_cancels_a_compaction(corner: Path, act: str) -> None:
-    pool, operation = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
+    pool, operation = PoolHome(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number in range(16):
         take_room(pool, number, 100 * MIB)
     for number in range(12):
@@ -104,7 +104,7 @@ def test_changing_the_pool_cancels_a_compaction(corner: Path, act: str) -> None:
 
 
 def test_a_compaction_keeps_the_headroom(corner: Path) -> None:
-    pool = Ground(corner, "btrfs").open()
+    pool = PoolHome(corner, "btrfs").open()
     furnish_and_remove(pool)
     assert pool.compact(lambda: True) > 0
     assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
@@ -112,20 +112,20 @@ def test_a_compaction_keeps_the_headroom(corner: Path) -> None:
 
 
 def test_a_crash_before_the_file_is_cut_loses_nothing(corner: Path) -> None:
-    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    pool, image = PoolHome(corner, "btrfs").open(), corner / "pool.img"
     kept = furnish_and_remove(pool)
     size = image.stat().st_size
     btrfs.resize(pool.folder, size - 64 * MIB)
     pool.close()
     wait_for_no_loop(image)
-    pool = Ground(corner, "btrfs").open()
+    pool = PoolHome(corner, "btrfs").open()
     assert btrfs.space_on_device(pool.folder).total_bytes == size
     assert {name: picture(pool.path(name)) for name in pool.list()} == kept
     pool.close()
 
 
 def test_growing_ends_a_balance_that_a_killed_daemon_has_left(corner: Path) -> None:
-    pool, operation = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
+    pool, operation = PoolHome(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number in range(6):
         pool.grow_if_needed(150 * MIB)
         Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, Ground, fill, used_bytes
 from tests.upper.pictures import furnish, picture
+from tests.upper.pool_homes import MIB, PoolHome, fill, used_bytes
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import btrfs, mounts
 from waypoint.model.errors import Failed, StateConflict, UnknownName
@@ -31,8 +31,8 @@ def read(path: str) -> str:
     return Path(path).read_text()
 
 
-def test_a_new_tree_is_empty_and_writable(pool: Pool, ground: Ground) -> None:
-    assert pool.driver == ground.driver
+def test_a_new_tree_is_empty_and_writable(pool: Pool, pool_home: PoolHome) -> None:
+    assert pool.driver == pool_home.driver
     path = pool.create("one")
     assert path == pool.path("one")
     assert os.listdir(path) == []
@@ -40,11 +40,11 @@ def test_a_new_tree_is_empty_and_writable(pool: Pool, ground: Ground) -> None:
     assert pool.list() == ("one",)
 
 
-def test_a_tree_keeps_its_path_when_the_pool_is_opened_again(pool: Pool, ground: Ground) -> None:
+def test_a_tree_keeps_its_path_when_the_pool_is_opened_again(pool: Pool, pool_home: PoolHome) -> None:
     furnish(pool.create("one"))
     before, path = picture(pool.path("one")), pool.path("one")
     pool.close()
-    again = open_pool(ground.home)
+    again = open_pool(pool_home.home)
     assert again.driver == pool.driver
     assert again.path("one") == path
     assert again.list() == ("one",)
@@ -203,7 +203,7 @@ def is_sealed(pool: Pool, name: str) -> bool:
     return SEALED in os.listxattr(path) if pool.driver == "copy" else not os.access(path, os.W_OK)
 
 
-def test_a_sealed_tree_stays_sealed(pool: Pool, ground: Ground) -> None:
+def test_a_sealed_tree_stays_sealed(pool: Pool, pool_home: PoolHome) -> None:
     for name in ("one", "two"):
         pool.create(name)
     assert not is_sealed(pool, "one")
@@ -211,7 +211,7 @@ def test_a_sealed_tree_stays_sealed(pool: Pool, ground: Ground) -> None:
     pool.seal("one")
     assert is_sealed(pool, "one")
     pool.close()
-    again = ground.open()
+    again = pool_home.open()
     assert [is_sealed(again, name) for name in again.list()] == [True, False]
     again.close()
 
@@ -339,7 +339,7 @@ def test_threads_may_work_on_different_trees(pool: Pool) -> None:
     assert pool.list() == tuple(sorted(["source", *(f"thread {number} copy" for number in range(24))]))
 
 
-def test_in_a_full_pool_trees_can_be_synced_sealed_and_removed(pool: Pool, ground: Ground) -> None:
+def test_in_a_full_pool_trees_can_be_synced_sealed_and_removed(pool: Pool, pool_home: PoolHome) -> None:
     furnish(pool.create("one"))
     Path(pool.create("two"), "data").write_bytes(os.urandom(4 * MIB))
     before = picture(pool.path("one"))
@@ -353,7 +353,7 @@ def test_in_a_full_pool_trees_can_be_synced_sealed_and_removed(pool: Pool, groun
     assert picture(pool.path("one")) == before
     pool.close()
 
-    pool = ground.open()  # a full pool must open, so that trees can be removed
+    pool = pool_home.open()  # a full pool must open, so that trees can be removed
     assert pool.list() == ("filler", *made, "one", "two")
     pool.remove("filler")
     assert pool.list() == (*made, "one", "two")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import (
+from tests.upper.pictures import furnish, picture
+from tests.upper.pool_homes import (
     MIB,
     SIZES,
-    Ground,
+    PoolHome,
     check_btrfs,
     fill,
     hide_program,
@@ -20,7 +21,6 @@ from tests.upper.grounds import (
     mount_new,
     wait_for_no_loop,
 )
-from tests.upper.pictures import furnish, picture
 from waypoint.linux.storage import btrfs, filesystem, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
 from waypoint.upper.contract import GrowthOutcome, PoolSizes, usual_sizes
@@ -35,7 +35,7 @@ def small_disk(corner: Path) -> Path:
 
 
 def test_the_pool_file_is_private_and_fully_reserved_and_detached_by_a_close(corner: Path) -> None:
-    pool = Ground(corner, "btrfs").open()
+    pool = PoolHome(corner, "btrfs").open()
     image, folder = corner / "pool.img", corner / "pool"
     assert image.stat().st_size == SIZES.initial_bytes
     assert stat.S_IMODE(image.stat().st_mode) == 0o600
@@ -53,7 +53,7 @@ def test_the_pool_file_is_private_and_fully_reserved_and_detached_by_a_close(cor
 
 
 def test_the_pool_is_mounted_without_access_times_discarding_and_set_uid(corner: Path) -> None:
-    pool = Ground(corner, "btrfs").open()
+    pool = PoolHome(corner, "btrfs").open()
     (record,) = [record for record in mounts.read_mounts() if record.mount_point == str(corner / "pool")]
     assert record.fstype == "btrfs"
     assert {"noatime", "nosuid", "nodev"} <= {*record.options}  # sessions allow set-uid programs: test_shifted_ids.py
@@ -62,7 +62,7 @@ def test_the_pool_is_mounted_without_access_times_discarding_and_set_uid(corner:
 
 
 def test_opening_an_open_pool_makes_no_second_mount(corner: Path) -> None:
-    first, second = Ground(corner, "btrfs").open(), Ground(corner, "btrfs").open()
+    first, second = PoolHome(corner, "btrfs").open(), PoolHome(corner, "btrfs").open()
     first.create("one")
     assert second.list() == ("one",)
     assert mounts.list_mount_points_in(corner) == [str(corner / "pool")]
@@ -73,7 +73,7 @@ def test_opening_an_open_pool_makes_no_second_mount(corner: Path) -> None:
 
 @pytest.mark.soak(part="disks")
 def test_the_pool_grows_by_a_step_when_less_than_the_headroom_is_free(small_disk: Path) -> None:
-    pool = Ground(small_disk, "btrfs").open()
+    pool = PoolHome(small_disk, "btrfs").open()
     tree = pool.create("one")
     assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
     Path(tree, "data").write_bytes(os.urandom(SIZES.initial_bytes - SIZES.headroom_bytes - 16 * MIB))
@@ -118,7 +118,7 @@ def test_the_last_step_leaves_the_floor_free(small_disk: Path) -> None:
 
 @pytest.mark.soak(part="disks")
 def test_data_in_the_page_cache_counts_as_written(small_disk: Path) -> None:
-    pool = Ground(small_disk, "btrfs").open()
+    pool = PoolHome(small_disk, "btrfs").open()
     tree = pool.create("one")
     before, said_before = pool.free_bytes(), filesystem.free_bytes(tree)
     Path(tree, "data").write_bytes(bytes(64 * MIB))
@@ -132,7 +132,7 @@ def test_data_in_the_page_cache_counts_as_written(small_disk: Path) -> None:
 
 
 def test_the_pool_grows_early_only_if_the_disk_has_space(small_disk: Path) -> None:
-    pool = Ground(small_disk, "btrfs").open()
+    pool = PoolHome(small_disk, "btrfs").open()
     fill(small_disk / "junk")
     assert pool.grow_if_needed(SIZES.initial_bytes).outcome is GrowthOutcome.ENOUGH
     os.unlink(small_disk / "junk")
@@ -155,7 +155,7 @@ def test_the_pool_grows_when_metadata_runs_short(small_disk: Path) -> None:
 
 @pytest.mark.soak(part="disks")
 def test_the_pool_refuses_to_grow_below_the_floor(small_disk: Path) -> None:
-    pool = Ground(small_disk, "btrfs").open()
+    pool = PoolHome(small_disk, "btrfs").open()
     fill(f"{pool.create('one')}/file")
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     with open(small_disk / "junk", "wb") as junk:
@@ -184,7 +184,7 @@ def test_a_growth_on_a_full_disk_leaves_the_file_unchanged(small_disk: Path) -> 
 
 @pytest.mark.soak(part="disks")
 def test_a_full_disk_and_a_full_pool_damage_nothing(small_disk: Path) -> None:
-    pool = Ground(small_disk, "btrfs").open()
+    pool = PoolHome(small_disk, "btrfs").open()
     furnish(pool.create("kept"))
     pool.seal("kept")
     before = picture(pool.path("kept"))
@@ -199,7 +199,7 @@ def test_a_full_disk_and_a_full_pool_damage_nothing(small_disk: Path) -> None:
     wait_for_no_loop(small_disk / "pool.img")
     assert "no error found" in check_btrfs(small_disk / "pool.img")
 
-    pool = Ground(small_disk, "btrfs").open()
+    pool = PoolHome(small_disk, "btrfs").open()
     assert pool.list() == ("data", "filler", "kept")
     assert picture(pool.path("kept")) == before
     assert picture(pool.path("data")) == written
@@ -221,12 +221,12 @@ def test_a_new_pool_on_a_full_disk_is_refused_and_leaves_nothing(small_disk: Pat
                 open_pool(small_disk, driver, sizes)
             assert sorted(os.listdir(small_disk)) == ["lost+found", "pool"]
             assert mounts.list_mount_points_in(small_disk / "pool") == []
-    Ground(small_disk, "btrfs").open().close()
+    PoolHome(small_disk, "btrfs").open().close()
 
 
 @pytest.mark.soak(part="disks")
 def test_opening_reserves_the_space_of_a_sparse_file_again(small_disk: Path) -> None:
-    pool = Ground(small_disk, "btrfs").open()
+    pool = PoolHome(small_disk, "btrfs").open()
     furnish(pool.create("one"))
     before = picture(pool.path("one"))
     pool.close()
@@ -237,10 +237,10 @@ def test_opening_reserves_the_space_of_a_sparse_file_again(small_disk: Path) -> 
 
     fill(small_disk / "junk")
     with pytest.raises(Failed, match="No space left on device"):
-        Ground(small_disk, "btrfs").open()
+        PoolHome(small_disk, "btrfs").open()
     assert mounts.list_mount_points_in(small_disk / "pool") == []
     os.unlink(small_disk / "junk")
-    pool = Ground(small_disk, "btrfs").open()
+    pool = PoolHome(small_disk, "btrfs").open()
     assert is_reserved(image)
     assert picture(pool.path("one")) == before
     pool.close()
@@ -255,7 +255,7 @@ def test_a_missing_mkfs_names_the_package(corner: Path) -> None:
 
 
 def test_an_existing_pool_opens_without_mkfs(corner: Path) -> None:
-    pool = Ground(corner, "btrfs").open()
+    pool = PoolHome(corner, "btrfs").open()
     pool.create("one")
     pool.close()
     hide_program("mkfs.btrfs")
@@ -274,7 +274,7 @@ def test_a_pool_is_not_mounted_over_existing_files(corner: Path) -> None:
 
 
 def test_a_damaged_file_is_refused_and_left_unchanged(corner: Path) -> None:
-    Ground(corner, "btrfs").open().close()
+    PoolHome(corner, "btrfs").open().close()
     image = corner / "pool.img"
     wait_for_no_loop(image)
     with image.open("r+b") as file:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, SIZES, hide_program, mount_new, used_bytes
+from tests.upper.pool_homes import MIB, SIZES, hide_program, mount_new, used_bytes
 from waypoint.linux.storage import mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
 from waypoint.upper.contract import refusals

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, SIZES, Ground, fill, wait_for_no_loop
+from tests.upper.pool_homes import MIB, SIZES, PoolHome, fill, wait_for_no_loop
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import Failed
 from waypoint.upper import pool_image
@@ -16,13 +16,13 @@ from waypoint.upper.contract import GrowthOutcome, Pool
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
 
-def test_the_outlook_has_free_space_headroom_and_growth(pool: Pool, ground: Ground) -> None:
-    before = filesystem.free_bytes(ground.home)
+def test_the_outlook_has_free_space_headroom_and_growth(pool: Pool, pool_home: PoolHome) -> None:
+    before = filesystem.free_bytes(pool_home.home)
     found = pool.outlook()
-    after = filesystem.free_bytes(ground.home)
+    after = filesystem.free_bytes(pool_home.home)
     assert found.free_bytes > 0
     assert (found.is_readonly, found.errors) == (False, 0)
-    if (ground.home / "pool.img").exists():
+    if (pool_home.home / "pool.img").exists():
         assert (found.headroom_bytes, found.floor_bytes) == (SIZES.headroom_bytes, SIZES.floor_bytes)
         assert found.growth_bytes is not None
         left = found.growth_bytes + SIZES.floor_bytes
@@ -35,8 +35,8 @@ def test_the_outlook_has_free_space_headroom_and_growth(pool: Pool, ground: Grou
     pool.remove("one")
 
 
-def test_a_read_only_pool_is_reported_and_refuses_writes(pool: Pool, ground: Ground) -> None:
-    mounted = pool.folder if os.path.ismount(pool.folder) else str(ground.home)
+def test_a_read_only_pool_is_reported_and_refuses_writes(pool: Pool, pool_home: PoolHome) -> None:
+    mounted = pool.folder if os.path.ismount(pool.folder) else str(pool_home.home)
     subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
     try:
         assert pool.outlook().is_readonly
@@ -52,7 +52,7 @@ def test_a_read_only_pool_is_reported_and_refuses_writes(pool: Pool, ground: Gro
 
 
 def test_a_read_only_pool_file_opens_and_does_not_grow(corner: Path) -> None:
-    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    pool, image = PoolHome(corner, "btrfs").open(), corner / "pool.img"
     Path(pool.create("one"), "data").write_bytes(b"kept")
     subprocess.run(["mount", "-o", "remount,ro", pool.folder], check=True)
     size = image.stat().st_size
@@ -61,7 +61,7 @@ def test_a_read_only_pool_file_opens_and_does_not_grow(corner: Path) -> None:
     assert image.stat().st_size == size
     pool.seal("one")
     pool.remove("missing")
-    again = Ground(corner, "btrfs").open()
+    again = PoolHome(corner, "btrfs").open()
     assert again.list() == ("one",)
     assert Path(again.path("one"), "data").read_bytes() == b"kept"
     pool.close()
@@ -71,7 +71,7 @@ def test_a_pool_file_that_fails_at_the_first_write_is_opened_read_only(
     corner: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """btrfs becomes read-only this way if the same error occurs after each mount."""
-    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    pool, image = PoolHome(corner, "btrfs").open(), corner / "pool.img"
     Path(pool.create("one"), "data").write_bytes(b"kept")
     pool.sync("one")
     pool.close()
@@ -82,7 +82,7 @@ def test_a_pool_file_that_fails_at_the_first_write_is_opened_read_only(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(pool_image, "use_whole_file", fail)
-    again = Ground(corner, "btrfs").open()
+    again = PoolHome(corner, "btrfs").open()
     assert again.outlook().is_readonly
     assert Path(again.path("one"), "data").read_bytes() == b"kept"
     again.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, Ground, operation_of, take_room, wait_for_no_loop
+from tests.upper.pool_homes import MIB, PoolHome, operation_of, take_room, wait_for_no_loop
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import quota
 from waypoint.upper import pool_image
@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
 
 @pytest.mark.requires("simple-quotas")
-def test_a_tree_is_limited_or_the_pool_reports_the_reason(pool: Pool, ground: Ground) -> None:
+def test_a_tree_is_limited_or_the_pool_reports_the_reason(pool: Pool, pool_home: PoolHome) -> None:
     for name in ("one", "other"):
         pool.create(name)
     why_not = pool.limit("one", 20 * MIB)
-    if pool.driver == "copy" or ground.home.name == "btrfs":  # Waypoint does not enable quotas on a btrfs of the host
+    if pool.driver == "copy" or pool_home.home.name == "btrfs":  # Waypoint enables no quotas on a btrfs of the host
         assert why_not.startswith("the pool consists of plain folders" if pool.driver == "copy" else "quotas are off")
         return
     assert why_not == ""
@@ -41,7 +41,7 @@ def test_a_tree_is_limited_or_the_pool_reports_the_reason(pool: Pool, ground: Gr
 
 @pytest.mark.requires("simple-quotas")
 def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
-    pool = Ground(corner, "btrfs").open()
+    pool = PoolHome(corner, "btrfs").open()
     for number in range(4):
         take_room(pool, number, 100 * MIB)
     for number in range(3):
@@ -52,7 +52,7 @@ def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
     size = os.stat(corner / "pool.img").st_size
     assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
     pool.close()
-    pool = Ground(corner, "btrfs").open()
+    pool = PoolHome(corner, "btrfs").open()
     assert "a session with --disk has used the pool" in pool.why_stays()
     assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
     assert os.stat(corner / "pool.img").st_size == size
@@ -68,7 +68,7 @@ def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
     ],
 )
 def test_setting_a_limit_cancels_a_compaction(corner: Path, operation: str, sizes: list[int], removed: range) -> None:
-    pool, present = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
+    pool, present = PoolHome(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number, size in enumerate(sizes):
         take_room(pool, number, size * MIB)
     for number in removed:
@@ -90,7 +90,7 @@ def test_setting_a_limit_cancels_a_compaction(corner: Path, operation: str, size
 def test_a_balance_interrupted_by_a_crash_is_not_continued_in_a_pool_with_limits(
     corner: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool, present = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
+    pool, present = PoolHome(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number in range(4):
         take_room(pool, number, 100 * MIB)
     argv = ["btrfs", "balance", "start", "--full-balance", str(corner / "pool")]
@@ -103,9 +103,9 @@ def test_a_balance_interrupted_by_a_crash_is_not_continued_in_a_pool_with_limits
     wait_for_no_loop(corner / "pool.img")
     with monkeypatch.context() as patch:  # like a daemon killed after the mount
         patch.setattr(pool_image, "use_whole_file", lambda _fd, _folder: None)
-        Ground(corner, "btrfs").open()
+        PoolHome(corner, "btrfs").open()
     assert present() == "balance paused"
-    pool = Ground(corner, "btrfs").open()
+    pool = PoolHome(corner, "btrfs").open()
     assert present() == "none"
     said = subprocess.run(["btrfs", "balance", "status", pool.folder], capture_output=True, text=True, check=False)
     assert "No balance found" in said.stdout

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from tests.upper.grounds import MIB, SIZES
+from tests.upper.pool_homes import MIB, SIZES
 from waypoint.linux.storage import filesystem, mounts
 from waypoint.linux.tasks import namespaces
 from waypoint.upper.contract import Pool

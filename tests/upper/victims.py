@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.places import ROOT
-from tests.upper.grounds import Ground
+from tests.upper.pool_homes import PoolHome
 from tests.waiting import PATIENCE_S
 
 
 @contextlib.contextmanager
-def started(task: str, ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
+def started(task: str, pool_home: PoolHome) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a victim that has printed `ready`, and kill it at the end of the block."""
-    command = [sys.executable, "-m", "tests.upper.victim", task, str(ground.home), ground.driver]
+    command = [sys.executable, "-m", "tests.upper.victim", task, str(pool_home.home), pool_home.driver]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
         try:
             assert victim.stdout is not None
@@ -25,15 +25,15 @@ def started(task: str, ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
             victim.kill()
 
 
-def kill_after(task: str, ground: Ground, delay_s: float) -> None:
+def kill_after(task: str, pool_home: PoolHome, delay_s: float) -> None:
     """Start a victim, and kill it `delay_s` after it has printed `ready`."""
-    with started(task, ground) as victim, contextlib.suppress(subprocess.TimeoutExpired):
+    with started(task, pool_home) as victim, contextlib.suppress(subprocess.TimeoutExpired):
         victim.wait(delay_s)
 
 
-def duration(task: str, ground: Ground) -> float:
+def duration(task: str, pool_home: PoolHome) -> float:
     """Return the seconds that a task needs from `ready` to its end."""
-    with started(task, ground) as victim:
+    with started(task, pool_home) as victim:
         before = time.monotonic()
         assert victim.wait(PATIENCE_S) == 0
         return time.monotonic() - before

@@ -20,7 +20,7 @@ SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=32 * MIB, headroom_bytes=3
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class PoolHome:
     """The folder `home` on a small file system, and the driver that a pool in it must have."""
 
     home: Path
@@ -43,21 +43,21 @@ def mount_new(kind: str, corner: Path, size_bytes: int) -> Path:
     return point
 
 
-def _native(corner: Path) -> Ground:
-    return Ground(mount_new("btrfs", corner, 256 * MIB), "btrfs")
+def _native(corner: Path) -> PoolHome:
+    return PoolHome(mount_new("btrfs", corner, 256 * MIB), "btrfs")
 
 
-def _loop(corner: Path) -> Ground:
+def _loop(corner: Path) -> PoolHome:
     home = corner / "home"
     home.mkdir()
-    return Ground(home, "btrfs")
+    return PoolHome(home, "btrfs")
 
 
-def _copy(corner: Path) -> Ground:
-    return Ground(mount_new("ext4", corner, 256 * MIB), "copy")
+def _copy(corner: Path) -> PoolHome:
+    return PoolHome(mount_new("ext4", corner, 256 * MIB), "copy")
 
 
-GROUNDS: dict[str, Callable[[Path], Ground]] = {"native": _native, "loop": _loop, "copy": _copy}
+POOL_HOMES: dict[str, Callable[[Path], PoolHome]] = {"native": _native, "loop": _loop, "copy": _copy}
 
 
 def fill(path: str | Path) -> None:
