@@ -86,7 +86,7 @@ def test_folders_instead_of_states_leak_no_descriptor(tree: Tree) -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_a_missing_history_is_none(tree: Tree) -> None:
+def test_a_state_without_a_history_file_is_read(tree: Tree) -> None:
     tree.write(state(2, "x"), b"")
     layer = last_prompt(tree.path)
     assert layer is not None

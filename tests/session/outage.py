@@ -28,7 +28,7 @@ while True:
 
 class Probe:
     """In the `with` block, two threads check the home. One sends a request every LOOK_S, as any client does (which
-    starts a daemon if none listens). The other reads whether the session counts and is not frozen.
+    starts a daemon if none listens). The other checks that COUNTER counts and the session is not frozen.
 
     Moments are values of time.monotonic().
     """

@@ -1,4 +1,4 @@
-"""The plan which of the host's mounts get an overlay in a session, tested with recorded mount tables."""
+"""`plan_base` decides which of the host's mounts get an overlay in a session; tested with recorded mount tables."""
 
 from pathlib import Path
 

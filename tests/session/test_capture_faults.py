@@ -166,7 +166,7 @@ def test_a_request_from_inside_is_answered_after_its_daemon_was_killed(w: Pausab
 
 @pytest.mark.soak(part="floods")
 def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_copy(w: PausableHome) -> None:
-    """Even if the daemon is killed before it reads the request in the copy."""
+    """This also holds if the daemon is killed before it reads the request in the copy."""
     session = w.client.session("w")
     asked = "cd /run/waypoint; mkfifo a.9.1; printf 'checkpoint\\0evil\\0' >r.9.1; (cat a.9.1 >/tmp/said) & cd /"
     session.exec(asked)  # as `waypoint checkpoint evil` does, but without ringing the bell

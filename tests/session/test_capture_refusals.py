@@ -159,7 +159,9 @@ def test_an_undo_that_ends_a_session_keeps_its_processes(home: Home, client: Cli
 
 
 @pytest.mark.requires("userns")
-def test_the_same_refusals_are_given_inside_the_session(home: Home, client: Client, session: Session) -> None:
+def test_losses_of_processes_are_reported_or_refused_inside_the_session_too(
+    home: Home, client: Client, session: Session
+) -> None:
     session.checkpoint("before", tier="live")
     session.exec(f"kept=more; {NESTED}")
     assert b"\ndegraded: without its processes: " in session.exec("waypoint checkpoint less").output

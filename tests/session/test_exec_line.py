@@ -1,4 +1,4 @@
-"""exec while a person types in the same shell: the typed text is neither run nor lost."""
+"""exec works while a person types in the same shell: the typed text is neither run nor lost."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""exec when the shell ends, is replaced, or removes or changes our hooks or their files."""
+"""exec works or reports the reason when the shell ends, is replaced, or removes or changes our hooks or their files."""
 
 import asyncio
 import os

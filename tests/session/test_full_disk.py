@@ -79,7 +79,7 @@ def test_links_of_others_are_not_followed_in_writing_a_request(
 
 @pytest.fixture
 def nameless(tmp_path: Path) -> Iterator[Path]:
-    """The run folder of a stage, on a file system that has inodes for the shell's own files and few more."""
+    """The run folder of a stage, on a file system that has just a few inodes more than the shell needs."""
     folder = tmp_path / "run"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=10,mode=700", "tmpfs", str(folder)], check=True)

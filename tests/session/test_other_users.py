@@ -152,7 +152,7 @@ def test_every_verb_on_a_session_or_capture_of_root_is_refused_to_a_user(
     assert shared.must("show", "roots-cp", "--json").json()["user"] == "root"
 
 
-def test_a_fully_trusted_user_may_do_all_of_that(trusting: Home, person: Person) -> None:
+def test_a_fully_trusted_user_may_use_sessions_and_captures_of_root(trusting: Home, person: Person) -> None:
     for words in (
         ("shell", "roots", "-d", "--user", "root"),
         ("exec", "-b", "roots", "--user", "root", "--", "id -u | grep -x 0"),
@@ -318,7 +318,7 @@ def test_a_user_cannot_shorten_the_undo_period_of_others(shared: Home, person: P
 
 
 def test_a_user_cannot_end_commands_of_others_by_stopping_the_daemon(shared: Home, person: Person) -> None:
-    """A run, an exec and an attached terminal end with the daemon."""
+    """`run`, `exec` and `attach` end when the daemon is stopped."""
     with shared.background("run", "-b", "roots", "--", "sh", "-c", "echo begun; exec sleep 1000") as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"begun\n"

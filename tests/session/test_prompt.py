@@ -16,7 +16,7 @@ def test_a_shell_without_memory_has_ended() -> None:
     assert prompt.look(-1, shell) is Look.GONE
 
 
-def test_a_shell_with_another_memory_was_replaced() -> None:
+def test_a_shell_at_other_memory_addresses_was_replaced() -> None:
     pid = os.getpid()
     shell = Shell(pid, procfs.stat(pid).start_ticks, 1, "bash", "/bin/bash", code_start=1 << 30, stack_start=1 << 40)
     assert prompt.look(-1, shell) is Look.REPLACED

@@ -149,7 +149,7 @@ def check_reading(home: Home) -> None:
     assert ADVICE.fullmatch(row["remedy"])
 
 
-def test_writes_are_refused_and_the_advised_steps_work(own: Home) -> None:
+def test_writes_on_a_read_only_pool_are_refused_and_the_advice_works(own: Home) -> None:
     abort(own)
     before = on_record(own)
     for words in REFUSED:
@@ -166,7 +166,7 @@ def test_writes_are_refused_and_the_advised_steps_work(own: Home) -> None:
     ledger.check(own)
 
 
-def test_captures_and_sessions_can_be_read_and_copied(own: Home, tmp_path: Path) -> None:
+def test_captures_and_sessions_on_a_read_only_pool_can_be_copied(own: Home, tmp_path: Path) -> None:
     remount(own, "ro")
     check_reading(own)
     trees = refused(own.cli("checkpoint", "another"))[1]
@@ -178,7 +178,7 @@ def test_captures_and_sessions_can_be_read_and_copied(own: Home, tmp_path: Path)
 
 
 @pytest.mark.parametrize("options", [(), ("--discard",)], ids=["kept", "discarded"])
-def test_a_session_ends_as_usual(own: Home, options: tuple[str, ...]) -> None:
+def test_a_session_on_a_read_only_pool_can_be_stopped(own: Home, options: tuple[str, ...]) -> None:
     abort(own)
     own.must("stop", "main", *options)
     assert own.must("ps", "--json").json() == []

@@ -106,7 +106,7 @@ def answers(home: Home, branch: str, calls: dict[str, tuple[int, ...]]) -> dict[
     return in_shell
 
 
-def walls(session: dict[str, Any]) -> set[tuple[str, str]]:
+def filters_of(session: dict[str, Any]) -> set[tuple[str, str]]:
     """Return the seccomp mode and number of filters of the session's processes, and check that they may gain rights."""
     group = next(Path("/sys/fs/cgroup").rglob(session["id"]))
     found = set()
@@ -119,13 +119,13 @@ def walls(session: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 def expect_refusals(home: Home, branch: str) -> None:
-    assert walls(facts(home, branch)) == {("2", "1")}
+    assert filters_of(facts(home, branch)) == {("2", "1")}
     assert answers(home, branch, ARGUMENTS) == {name: ELSE.get(name, errno.EPERM) for name in ARGUMENTS}
     everything = dict.fromkeys(set(NUMBERS[MACHINE]) - {*ARGUMENTS, "clone", "vhangup"}, ())
     assert set(answers(home, branch, everything).values()) == {errno.EPERM}
 
 
-def expect_in_every_life(home: Home, branch: str, expect: Any) -> None:
+def expect_after_start_fork_and_restore(home: Home, branch: str, expect: Any) -> None:
     """Call `expect` for the branch's session, a fork of it, and the session restored in place."""
     expect(home, branch)
     inside(home, branch, "sleep 1000 & before=$!")
@@ -145,7 +145,7 @@ def test_without_a_filter_the_calls_are_not_refused(unfiltered: Home) -> None:
     done = unfiltered.must("shell", "main", "-d", "--json", "--user", "root")
     session = done.json()
     assert (done.stderr, session["seccomp"], session["why_no_seccomp"]) == ("", "none", None)
-    assert walls(session) == {("0", "0")}
+    assert filters_of(session) == {("0", "0")}
     assert "all of the kernel's\n" in show_after_checkpoint(unfiltered, "main")
     rows = {row["capability"]: row for row in unfiltered.cli("doctor", "--json").json()}
     assert rows["system calls of sessions"]["state"] == "degraded"
@@ -161,7 +161,7 @@ def test_calls_are_refused_after_start_fork_and_restore(home: Home, person: Pers
     user = person.name if who == USER else "root"
     session = begin(home, f"life-{who}", "--user", user)
     assert (session["seccomp"], session["why_no_seccomp"]) == ("default", None)
-    expect_in_every_life(home, f"life-{who}", expect_refusals)
+    expect_after_start_fork_and_restore(home, f"life-{who}", expect_refusals)
 
 
 @pytest.mark.soak(part="matrix")
@@ -189,7 +189,7 @@ def test_calls_by_x32_numbers_do_not_exist(home: Home) -> None:
 
 def expect_namespaces(home: Home, branch: str) -> None:
     session = facts(home, branch)
-    assert (session["seccomp"], session["why_no_seccomp"], walls(session)) == ("userns", None, {("2", "1")})
+    assert (session["seccomp"], session["why_no_seccomp"], filters_of(session)) == ("userns", None, {("2", "1")})
     found = answers(home, branch, ARGUMENTS)
     assert errno.EPERM not in {found[name] for name in OF_NAMESPACES}
     expected = {name: ELSE.get(name, errno.EPERM) for name in set(ARGUMENTS) - OF_NAMESPACES}
@@ -202,7 +202,7 @@ def expect_namespaces(home: Home, branch: str) -> None:
 @pytest.mark.parametrize("who", [ROOT, USER])
 def test_allow_userns_holds_after_start_fork_and_restore(home: Home, person: Person, who: str) -> None:
     begin(home, f"ns-{who}", "--user", person.name if who == USER else "root", "--allow", "userns")
-    expect_in_every_life(home, f"ns-{who}", expect_namespaces)
+    expect_after_start_fork_and_restore(home, f"ns-{who}", expect_namespaces)
 
 
 @pytest.mark.soak(part="walls")
@@ -252,7 +252,7 @@ def show_after_checkpoint(home: Home, branch: str) -> str:
 
 
 @pytest.mark.requires("criu")
-def test_restored_processes_cannot_be_allowed_more(home: Home) -> None:
+def test_restored_processes_cannot_get_another_allowance(home: Home) -> None:
     begin(home, "fixed")
     assert "without namespaces and mounts" in show_after_checkpoint(home, "fixed")
     home.must("checkpoint", "fixed-c", "-b", "fixed", "--park")
@@ -307,7 +307,7 @@ def test_a_kernel_without_filters_is_reported() -> None:
         why = "the kernel has no filters of system calls: seccomp: Invalid argument"
         assert (session["seccomp"], session["why_no_seccomp"]) == ("none", why)
         assert f"without a filter of system calls: {why}" in started.stderr
-        assert walls(session) == {("2", "1")}  # the filter of the daemon
+        assert filters_of(session) == {("2", "1")}  # the filter of the daemon
         rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
         for name in ("refusing system calls (seccomp)", "system calls of sessions"):
             assert (rows[name]["state"], "Invalid argument" in rows[name]["why"]) == ("degraded", True), rows[name]

@@ -28,7 +28,7 @@ from waypoint.model.records import NOBODY, SHIFTED_IDS
 KEYCTL_GET_KEYRING_ID, KEYCTL_LINK = 0, 8
 USER_KEYRING = -4
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
-FAR_ID = 1_234_567_890  # as in large directories (LDAP)
+FAR_ID = 1_234_567_890  # large directories (LDAP) have such ids
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "idmapped")]
 

@@ -87,7 +87,7 @@ async def test_a_flood_of_requests_is_served_a_few_at_a_time(tmp_path: Path, rin
 
 
 async def test_requests_in_flight_at_a_capture_are_answered_and_not_served_in_copies(tmp_path: Path) -> None:
-    """Otherwise each copy would carry out the requests of the original again."""
+    """If the requests were served, each copy would carry them out again."""
     served: list[list[str]] = []
 
     async def serve(words: list[str]) -> Answer:

@@ -60,7 +60,9 @@ def test_the_view_does_not_depend_on_how_the_stream_is_cut(data: bytes, cuts: li
 
 
 @given(LINES, DRAWINGS, LINES, st.lists(st.integers(0, 400), max_size=8))
-def test_only_the_wrapper_is_hidden(before: bytes, drawing: bytes, after: bytes, cuts: list[int]) -> None:
+def test_the_view_hides_only_the_line_that_runs_a_command(
+    before: bytes, drawing: bytes, after: bytes, cuts: list[int]
+) -> None:
     head, end = format_mark("A", *KEYS, "0"), format_mark("V", *KEYS, "raw", "ls")
     data = head + b"P> " + before + drawing + after + end
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]

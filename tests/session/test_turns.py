@@ -95,7 +95,7 @@ async def test_a_holder_shares_its_turns_with_concurrent_work() -> None:
     await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b", "c")), PATIENCE_S)
 
 
-async def test_crossing_requests_do_not_deadlock() -> None:
+async def test_turns_taken_in_different_orders_do_not_deadlock() -> None:
     turns = Turns()
 
     async def hold(*names: str) -> None:

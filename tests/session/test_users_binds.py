@@ -78,7 +78,7 @@ BINDS = {
 
 @pytest.mark.parametrize("who", ["root", "trusted", "let in"])
 def test_nobody_can_bind_a_home(let_in: Home, trusting: Home, person: Person, tmp_path: Path, who: str) -> None:
-    """Neither the home, its parent folders and another mount of them, nor the control socket can be bound."""
+    """The home, its parent folders, another mount of them, and the control socket cannot be bound."""
     beside = tmp_path / "beside"
     beside.mkdir()
     mounts.bind(str(let_in.path.parent), str(beside))

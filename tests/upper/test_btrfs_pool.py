@@ -124,7 +124,7 @@ def test_a_native_pool_consists_of_subvolumes_of_the_machines_btrfs(corner: Path
     pool.close()
 
 
-def test_removing_may_use_the_reserve(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_a_tree_may_use_the_reserve(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     destroy, room = btrfs.destroy_subvolume, list[bool]()
 
     def refuse_without_room(path: str) -> None:

@@ -111,7 +111,7 @@ def test_a_compaction_keeps_the_headroom(corner: Path) -> None:
     pool.close()
 
 
-def test_a_crash_before_the_file_is_cut_loses_nothing(corner: Path) -> None:
+def test_a_crash_before_the_file_is_truncated_loses_nothing(corner: Path) -> None:
     pool, image = PoolHome(corner, "btrfs").open(), corner / "pool.img"
     kept = furnish_and_remove(pool)
     size = image.stat().st_size

@@ -117,7 +117,7 @@ def test_the_home_may_be_a_symlink(corner: Path) -> None:
     assert mounts.list_mount_points_in(corner) == []
 
 
-def test_an_error_of_the_machine_has_a_next_step() -> None:
+def test_an_error_of_the_system_has_a_next_step() -> None:
     for error in (PermissionError(errno.EPERM, "no"), subprocess.CalledProcessError(1, "mkfs", stderr=b"no")):
         with pytest.raises(Failed, match="no") as caught, refusals("make", "it"):
             raise error
