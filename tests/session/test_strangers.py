@@ -225,7 +225,7 @@ def test_an_unreachable_session_continues_and_is_listed(work: Work) -> None:
         listed = home.must("ps", *option)
         (line,) = [line for line in listed.stdout.splitlines() if line.startswith("main ")]
         assert line.split()[1] == "unreachable"
-        assert f"cannot be reached: main: {file} is gone" in listed.stderr
+        assert f"cannot be reached: main: {file} is missing or damaged" in listed.stderr
         (row,) = [row for row in work.client.sessions() if row.branch == "main"]
         assert (row.state, row.said) == ("unreachable", f"{file} is missing or damaged")
         assert (row.processes or 0) >= 3, "pid 1, the shell and its job"
