@@ -219,7 +219,7 @@ def test_an_unreachable_session_continues_and_is_listed(work: Work) -> None:
         assert done.code == (125 if verb[0] == "exec" else 4), done.stderr
         assert "its session is running, but the daemon cannot reach it" in done.stderr
         assert str(file) in done.stderr
-        assert "\n  next: restore the missing file, then 'waypoint daemon stop'; or end the session and " in done.stderr
+        assert "\n  next: restore this file, then 'waypoint daemon stop'; or end the session and " in done.stderr
     assert home.cli("rm", "main").code == 4
     for option in ([], ["--all"]):
         listed = home.must("ps", *option)
@@ -238,7 +238,7 @@ def test_an_unreachable_session_continues_and_is_listed(work: Work) -> None:
 def test_an_unreachable_session_can_be_stopped_and_keeps_its_files(work: Work) -> None:
     work.client.session("main").exec("sync")
     file_of_main(work, "record.json").unlink()
-    advised = work.home.cli("shell", "-d", "main").stderr.rstrip().rpartition("its files are kept: waypoint ")[2]
+    advised = work.home.cli("shell", "-d", "main").stderr.rstrip().rpartition("and keep its files: waypoint ")[2]
     work.home.must(*advised.split())
     assert not work.is_running()
     ledger.check(work.home)
@@ -286,7 +286,7 @@ def test_a_missing_pool_is_reported_and_used_when_it_is_back(work: Work) -> None
     for _trial in range(2):
         done = home.cli("ps")
         assert (done.code, done.stdout) == (10, "")
-        assert f"cannot open the pool of {home.path}: it is gone" in done.stderr
+        assert f"cannot open the pool of {home.path}: it does not exist" in done.stderr
         assert (
             "\n  next: put the pool back (pool.img, or the folder pool); or begin without it: move names.db away"
             in done.stderr

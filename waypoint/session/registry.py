@@ -106,7 +106,7 @@ class Registry:
         if branch in self.unreachable:
             said = f"its session is running, but the daemon cannot reach it: {self.unreachable[branch].said}"
             next_step = (
-                "restore the missing file, then 'waypoint daemon stop'; or end the session and keep its files: "
+                "restore this file, then 'waypoint daemon stop'; or end the session and keep its files: "
                 f"waypoint stop {branch}"
             )
             raise StateConflict("reach", f"branch {branch}", said, next_step)
