@@ -1,4 +1,4 @@
-"""Reading the next step in a message, and typing its commands as a user would."""
+"""Find the next step in a message, and type its commands at a terminal as a user would."""
 
 import json
 import re
@@ -9,13 +9,13 @@ import pexpect
 
 from tests.homes import Completed, Home
 
-# As sudo does: the command runs as root, without variables of the caller.
+# A stand-in for sudo: runs the command as root, without the caller's variables.
 SUDO = '#!/bin/sh\nunset WAYPOINT_HOME WAYPOINT_BRANCH\nexec "$@"\n'
 _COMMAND = re.compile(r"'([^']+)'|`([^`]+)`|((?:sudo )?waypoint [^'`;,()]+)")
 
 
 def make_programs(home: Home) -> None:
-    """Make the programs that `follow` finds first: this checkout's `waypoint`, and a `sudo`."""
+    """Put this checkout's `waypoint` and the stand-in for sudo into the folder that `follow` puts first on the PATH."""
     programs = home.path.parent / "bin"
     programs.mkdir()
     words = " ".join(map(shlex.quote, home.argv()))
@@ -25,7 +25,7 @@ def make_programs(home: Home) -> None:
 
 
 def state(home: Home) -> dict[str, Any]:
-    """What advice must not destroy: captures, names, and the shells of live sessions with their variables."""
+    """Return what following advice must not destroy: captures, names, and live sessions by branch."""
     log = home.must("log", "--all", "--json").json()
     captures, names = {row["capture"] for row in log}, {name for row in log for name in row["names"]}
     sessions = {row["branch"]: row["id"] for row in home.must("ps", "--json").json()}
@@ -33,7 +33,7 @@ def state(home: Home) -> dict[str, Any]:
 
 
 def next_of(output: str) -> str:
-    """The next step in the output of a command, in words or in JSON."""
+    """Return the next step from the output of a command, which is text or JSON."""
     if output.startswith("{"):
         return str(json.loads(output)["error"]["next"])
     found = re.search(r"^  next: (.*)$", output, re.MULTILINE)
@@ -42,12 +42,12 @@ def next_of(output: str) -> str:
 
 
 def commands_in(step: str) -> list[str]:
-    """The commands in a next step."""
+    """Return the commands quoted in a next step."""
     return [next(filter(None, groups)).strip() for groups in _COMMAND.findall(step)]
 
 
 def follow(home: Home, command: str) -> Completed:
-    """Type the command at a terminal. Leave a shell that it opens with `exit`; answer a question with yes."""
+    """Type the command at a terminal. If it opens a shell, exit the shell; if it asks a question, answer yes."""
     env = {**home.env, "PATH": f"{home.path.parent}/bin:{home.env['PATH']}", "SHELL": "/bin/sh"}
     terminal = pexpect.spawn("sh", ["-c", command], env=env, encoding="utf-8", timeout=60, dimensions=(50, 200))
     said = ""

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from typing import Any
 
 USUAL_S = 100.0
-"""More than any program needs on a busy machine; the slowest download packages."""
+"""More than any program of the tests needs on a busy machine; the slowest programs download packages."""
 
 
 def bound_waits() -> None:
-    """Give these waits of this process a timeout if the caller gives none; `subprocess.run` kills the program then."""
+    """Give the waits below a timeout where the caller gives none. At the timeout `subprocess.run` kills its program."""
     for kind, name in ((subprocess.Popen, "wait"), (subprocess.Popen, "communicate"), (Future, "result")):
         setattr(kind, name, _bounded(getattr(kind, name)))
 

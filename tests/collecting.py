@@ -1,4 +1,4 @@
-"""One test over a table of rows: every row runs, and the failures of all rows are reported together."""
+"""Check many rows in one test: every row runs, and the failures of all rows are reported together."""
 
 import contextlib
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Shared by all tests: markers for needs, fresh homes, and the check that a test leaves nothing behind."""
+"""Fixtures and hooks of all tests: markers for needs, fresh homes, and the check that a test leaves nothing behind."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,9 @@ from tests.places import CACHED_CRIU, make_temp_root
 from waypoint.client import Client
 
 _KEPT_VARIABLES = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK", "WAYPOINT_TEST_")
-"""Prefixes of the variables that tests read. All other WAYPOINT_ and SUDO_ variables would change what they test."""
+"""Prefixes of the variables that tests read. All other WAYPOINT_ and SUDO_ variables are removed from the environment,
+because they would change the behaviour under test.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -22,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     bounds.bound_waits()
     settings.register_profile("gate", deadline=None, derandomize=True, database=None)
     settings.register_profile("soak", deadline=None, max_examples=1000, database=None)
-    settings.load_profile("gate")  # --hypothesis-profile is read after this
+    settings.load_profile("gate")  # pytest reads the option --hypothesis-profile later
     for name in [
         name for name in os.environ if name.startswith(("WAYPOINT_", "SUDO_")) and not name.startswith(_KEPT_VARIABLES)
     ]:
@@ -35,7 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("WAYPOINT_CRIU", str(CACHED_CRIU))
     if hasattr(config, "workerinput"):  # an xdist worker: all workers share one temporary folder
         shared = Path(config.option.basetemp).parent
-        config.option.basetemp = str(shared / config.workerinput["workerid"].replace("g", ""))  # short, for sockets
+        config.option.basetemp = str(
+            shared / config.workerinput["workerid"].replace("g", "")
+        )  # short: a socket's path has at most 107 bytes
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -83,7 +87,7 @@ def _nothing_is_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
         yield
         return
     basetemp = tmp_path_factory.getbasetemp()
-    before = leaks.take_stock()
+    before = leaks.take_snapshot()
     yield
     left = leaks.wait_new(before, basetemp)
     if left:
@@ -93,7 +97,7 @@ def _nothing_is_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    """A home that all tests of a file share. A test that kills its daemon, or needs a fresh one, calls `open_home`."""
+    """A home that all tests of a file share. A test that kills the daemon, or needs a fresh home, calls `open_home`."""
     with open_home() as fresh:
         yield fresh
 

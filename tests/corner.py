@@ -16,7 +16,7 @@ from waypoint.linux.tasks import namespaces
 
 @pytest.fixture
 def corner(tmp_path: Path) -> Iterator[Path]:
-    """A temporary folder, in a mount namespace of its own: its mounts disappear with the namespace."""
+    """Yield a temporary folder, and give the test its own mount namespace: mounts disappear with the namespace."""
     where = os.getcwd()
     with open("/proc/self/ns/mnt", "rb") as outside:
         namespaces.unshare(namespaces.CLONE_NEWNS)
@@ -31,7 +31,7 @@ def corner(tmp_path: Path) -> Iterator[Path]:
 
 
 def _return_to(namespace: int) -> None:
-    """Enter the mount namespace. EINVAL: a joined thread still exists for the kernel, so try again."""
+    """Enter the mount namespace. Retry on EINVAL: the kernel may still count a thread that Python has joined."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

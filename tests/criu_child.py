@@ -1,4 +1,4 @@
-"""CRIU as a child of the test process, started by the launcher's functions without a launcher."""
+"""Starts CRIU as a child of the test process, with the launcher's functions but without a launcher process."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from waypoint.processes.criu.worker import CriuCommand
 
 
 class CriuChild:
-    """`taken_ms`: from the launcher's answer, just before the exec, to CRIU's end."""
+    """A started CRIU. `taken_ms`: the time from just before the exec of CRIU to its end."""
 
     def __init__(self, spec: CriuBeside | CriuInto, command: CriuCommand) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -46,7 +46,7 @@ VALUES = st.recursive(
 
 
 def bounded(examples: int) -> settings:
-    """Settings with WAYPOINT_TEST_FUZZ examples, by default `examples`."""
+    """Return Hypothesis settings with WAYPOINT_TEST_FUZZ examples, or `examples` if the variable is not set."""
     return settings(
         max_examples=COUNT or examples,
         deadline=None,
@@ -57,8 +57,8 @@ def bounded(examples: int) -> settings:
     )
 
 
-class Asked(NamedTuple):
-    """A request as bytes. `is_whole`: its end is visible, so the server must answer."""
+class FuzzRequest(NamedTuple):
+    """A request to send. `is_whole`: the server can see where the request ends, so it must answer."""
 
     data: bytes
     is_whole: bool
@@ -66,8 +66,8 @@ class Asked(NamedTuple):
 
 
 @st.composite
-def requests(draw: st.DrawFn, routes: tuple[Route, ...], names: list[str]) -> Asked:
-    """A request for one of `routes` with any number of faults. `names`: legal names for its path."""
+def requests(draw: st.DrawFn, routes: tuple[Route, ...], names: list[str]) -> FuzzRequest:
+    """Draw a request for one of `routes` with any number of faults. `names`: legal names for its path."""
     route = draw(st.sampled_from(routes))
     path = route.path
     for placeholder in route.placeholders:
@@ -83,7 +83,9 @@ def requests(draw: st.DrawFn, routes: tuple[Route, ...], names: list[str]) -> As
     head = "".join(f"{line}\r\n" for line in headers)
     fields, content = _framed(body, framing)
     data = f"{method} {path} HTTP/{version}\r\n{head}{fields}\r\n".encode(errors="replace") + content
-    return Asked(data, framing in ("length", "chunked", "tiny"), f"{method} {path} {framing} {headers} {body[:300]!r}")
+    return FuzzRequest(
+        data, framing in ("length", "chunked", "tiny"), f"{method} {path} {framing} {headers} {body[:300]!r}"
+    )
 
 
 @st.composite
@@ -101,7 +103,7 @@ def _bodies(draw: st.DrawFn, route: Route) -> bytes:
 
 
 def _framed(body: bytes, framing: str) -> tuple[str, bytes]:
-    """The headers that frame `body`, and the body as it is sent."""
+    """Return the headers that frame `body`, and the body as it is sent."""
     size = len(body)
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:3], body[3:]) if part) + b"0\r\n\r\n"
     tiny = b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n\r\n"
@@ -132,8 +134,8 @@ CONTENTS = [
 TARGETS = ["/etc/passwd", "/proc/self/mem", "/dev/zero", "bell", "..", "/proc/1/fd/3", "x" * 4000]
 
 
-class Put(NamedTuple):
-    """One entry of the folder: `content` of a file, or `target` of a link."""
+class Entry(NamedTuple):
+    """One entry of a run folder. `content` is that of a file, `target` that of a link."""
 
     name: str
     kind: str
@@ -143,7 +145,7 @@ class Put(NamedTuple):
 
 FOLDERS = st.lists(
     st.builds(
-        Put,
+        Entry,
         st.sampled_from(FOLDER_NAMES),
         st.sampled_from(FOLDER_KINDS),
         st.one_of(st.sampled_from(CONTENTS), st.binary(max_size=40)),

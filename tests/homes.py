@@ -24,7 +24,7 @@ SMALL_POOL = {
     "headroom_bytes": 256 * MIB,
     "floor_bytes": 256 * MIB,
 }
-"""Small, so that many homes fit on a disk; it grows as the default pool does."""
+"""Sizes of a small pool, so that many homes fit on a disk. The pool grows as the default pool does."""
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "WAYPOINT_CRIU", RUN_VARIABLE)
 
 OPEN: set["Home"] = set()
@@ -35,7 +35,7 @@ _tried: list[bytes] = []
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command that ended. Bytes that are not UTF-8 are surrogates in `stdout`; `raw` has the bytes."""
+    """The result of a command. Bytes that are not UTF-8 are surrogates in `stdout`; `raw` has the bytes."""
 
     stdout: str
     stderr: str
@@ -65,12 +65,12 @@ class Home:
 
     @property
     def root(self) -> Path:
-        """Where setup puts files outside of the home, in place of `/`."""
+        """The folder that stands in for `/` when setup writes files outside of the home."""
         return self.path.parent / "root"
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of a command on this home, without the variables of whoever runs the tests."""
+        """The environment of a command on this home, with few variables of this process."""
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         own = {"WAYPOINT_HOME": str(self.path), "WAYPOINT_SETUP_ROOT": str(self.root)}
         return {**kept, **own, "LANG": "C.UTF-8", "TERM": "xterm-256color"}
@@ -87,8 +87,8 @@ class Home:
         timeout_s: float = CLI_TIMEOUT_S,
         cwd: Path | None = None,
     ) -> Completed:
-        """Run `waypoint ARGS` to its end; `stdin` None: /dev/null. At a TimeoutExpired the command is killed, and the
-        exception's notes describe the hang.
+        """Run `waypoint ARGS` and wait for its end. `stdin`: its input; None: /dev/null. After `timeout_s` the command is
+        killed, and a note of the TimeoutExpired describes the hang.
         """
         with subprocess.Popen(
             self.argv(*args),
@@ -108,7 +108,7 @@ class Home:
         return Completed(_text(stdout), _text(stderr), command.returncode)
 
     def must(self, *args: str, **options: Any) -> Completed:
-        """As `cli`, but fail the test if the exit status is not 0."""
+        """Run `waypoint ARGS` with the options of `cli`, and fail the test if the exit status is not 0."""
         done = self.cli(*args, **options)
         assert done.code == 0, f"waypoint {' '.join(args)} exited with {done.code}: {done.stderr or done.stdout}"
         return done
@@ -134,12 +134,12 @@ def open_home(
     host_ids: bool | None = None,
     seccomp: bool = True,
 ) -> Iterator[Home]:
-    """A new home, set up. At the end its sessions and daemon are stopped and it is removed; leftovers fail the test.
+    """Set up a new home. At the end, stop its sessions and daemon and remove the home; leftovers fail the test.
 
-    `within`: a folder on the file system for the home; None: the usual place. `pool`: sizes of its pool; None: a small
-    pool, with `within` the default one. `host_ids`: its sessions have the host's ids; None: if WAYPOINT_TEST_HOST_IDS
-    is 1 or the machine cannot idmap, where commands would otherwise report that. `seccomp`: its sessions have a filter
-    of system calls.
+    `within`: the folder in which to make the home; None: the folder for temporary files. `pool`: sizes of its pool;
+    None: a small pool, or the default pool if `within` is given. `host_ids`: whether its sessions use the host's user
+    ids; None: only if WAYPOINT_TEST_HOST_IDS is 1 or the machine has no idmapped mounts (every command would report
+    that). `seccomp`: whether its sessions have a filter of system calls.
     """
     if host_ids is None:
         host_ids = os.environ.get("WAYPOINT_TEST_HOST_IDS") == "1" or bool(needs.missing("idmapped"))
@@ -176,7 +176,7 @@ def _end(home: Home) -> None:
 
 
 def _remove(folder: Path) -> None:
-    # Never through a mount, which may be the machine's own root.
+    # Do not delete through a mount: it may show the machine's own root.
     mounted = mounts_below(folder)
     assert not mounted, f"still mounted: {', '.join(mounted)}"
     shutil.rmtree(folder)

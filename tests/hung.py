@@ -14,8 +14,9 @@ _STACK_BEGINS = "most recent call first"
 
 
 def describe(home: Path) -> str:
-    """All processes of `home` with the kernel stacks of their threads, and the end of its log, to which the daemon
-    first writes its own stacks.
+    """List all processes of `home` with the kernel stacks of their threads, then the end of the daemon's log.
+
+    The daemon is first asked to write its Python stacks to the log.
     """
     processes = sorted(_processes(home))
     lines = [line for pid in processes for line in _about(pid)]

@@ -1,6 +1,6 @@
 """Finds what a test left on the machine, by comparing lists from before and after it.
 
-Things of open homes (checked when the home ends) and of other workers do not count. A process counts if this worker
+Resources of open homes (checked when the home ends) and of other workers do not count. A process counts if this worker
 forked or started it, or if it is in a cgroup of Waypoint.
 """
 
@@ -24,8 +24,12 @@ SETTLE_S = 30.0
 """Time for the kernel to detach loop devices, mounts and namespaces after the last process has ended."""
 
 
-class Thing(NamedTuple):
-    """`text`: everything that identifies its owner. `key`: unique within its kind."""
+class Resource(NamedTuple):
+    """A mount, process, cgroup or other resource of the machine.
+
+    `kind`: a description of its type. `key`: identifies it among resources of its kind. `text`: describes it, and
+    contains the home, path or pid that shows to whom it belongs.
+    """
 
     kind: str
     key: str
@@ -35,51 +39,52 @@ class Thing(NamedTuple):
         return f"{self.kind}: {self.text}"
 
 
-class Stock(NamedTuple):
-    """The state before a test. `things`: by kind and key. `parents`: of every process, by its key."""
+class Snapshot(NamedTuple):
+    """The state of the machine. `resources`: their kinds and keys. `parents`: each process's parent, by its key."""
 
-    things: frozenset[tuple[str, str]]
+    resources: frozenset[tuple[str, str]]
     parents: dict[str, int]
 
 
-def take_stock() -> Stock:
-    """List everything that exists now, with the processes of all owners."""
-    return Stock(
-        frozenset((thing.kind, thing.key) for thing in _things()), {one.key: one.parent for one in processes()}
+def take_snapshot() -> Snapshot:
+    """List all resources and processes that exist now, whoever owns them."""
+    return Snapshot(
+        frozenset((resource.kind, resource.key) for resource in _resources()),
+        {one.key: one.parent for one in processes()},
     )
 
 
-def wait_new(before: Stock, basetemp: Path) -> list[Thing]:
-    """New leaks made by this test. Returns as soon as there are none, else after SETTLE_S."""
-    new: list[Thing] = []
+def wait_new(before: Snapshot, basetemp: Path) -> list[Resource]:
+    """Return the resources that this test has leaked. Wait up to SETTLE_S until none is left."""
+    new: list[Resource] = []
 
     def is_clean() -> bool:
-        new[:] = [thing for thing in _things() if (thing.kind, thing.key) not in before.things]
+        new[:] = [resource for resource in _resources() if (resource.kind, resource.key) not in before.resources]
         new.extend(_processes(before.parents))
         excused = itertools.chain(_tokens_of_open_homes(), _tokens_of_others(basetemp))
         while new and (token := next(excused, None)) is not None:
-            new[:] = [thing for thing in new if token not in thing.text]
+            new[:] = [resource for resource in new if token not in resource.text]
         return not new
 
     holds_within(SETTLE_S, is_clean)
     return new
 
 
-def umount(things: list[Thing]) -> None:
-    """Unmount the mounts among them; removing the temporary folder would otherwise delete through them."""
-    for thing in things:
-        if thing.kind == "mount of self" and thing.text.startswith(TEMP_PREFIX):
-            subprocess.run(["umount", "--lazy", thing.text.rpartition(" (")[0]], check=True)
+def umount(resources: list[Resource]) -> None:
+    """Unmount the mounts among `resources`. Otherwise removing the temporary folder would delete files through them."""
+    for resource in resources:
+        if resource.kind == "mount of self" and resource.text.startswith(TEMP_PREFIX):
+            subprocess.run(["umount", "--lazy", resource.text.rpartition(" (")[0]], check=True)
 
 
-def _things() -> Iterator[Thing]:
-    """Everything except processes."""
+def _resources() -> Iterator[Resource]:
+    """List all resources except processes."""
     for lister in (_mounts, _loops, _cgroups, _namespaces, _runtime_entries, _temp_entries):
         yield from lister()
 
 
-def _mounts() -> Iterator[Thing]:
-    """Mounts of this process and of init, which may differ in a container."""
+def _mounts() -> Iterator[Resource]:
+    """List the mounts of this process and of init, which may differ in a container."""
     for who in ("self", "1"):
         with contextlib.suppress(PermissionError):  # init may be hidden from us
             if who == "1" and Path("/proc/1/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
@@ -88,27 +93,27 @@ def _mounts() -> Iterator[Thing]:
                 fields = line.split()
                 kind, source = fields[fields.index("-") + 1 :][:2]
                 text = f"{fields[4]} ({kind} {source}, root {fields[3]})"
-                yield Thing(f"mount of {who}", text, text)
+                yield Resource(f"mount of {who}", text, text)
 
 
-def _loops() -> Iterator[Thing]:
+def _loops() -> Iterator[Resource]:
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):  # detached while we looked
             text = f"{backing.parts[3]} on {backing.read_text().strip()}"
-            yield Thing("loop device", text, text)
+            yield Resource("loop device", text, text)
 
 
-def _cgroups() -> Iterator[Thing]:
+def _cgroups() -> Iterator[Resource]:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " - cgroup" in line:
             for folder, folders, _ in os.walk(line.split()[4]):
-                if "/waypoint" in folder and not folders:  # the ones above are shared by all homes
-                    yield Thing("cgroup", folder, folder)
+                if "/waypoint" in folder and not folders:  # groups above them are shared by all homes
+                    yield Resource("cgroup", folder, folder)
                 folders[:] = [name for name in folders if not name.startswith("waypoint-probe-")]
 
 
-def _processes(known: Mapping[str, int]) -> Iterator[Thing]:
-    """New processes of this worker, and those with a new parent; zombies only if this process must reap them."""
+def _processes(known: Mapping[str, int]) -> Iterator[Resource]:
+    """List processes of this worker that are new or have a new parent, and zombies that this process must reap."""
     me = os.getpid()
     for process in processes():
         if known.get(process.key) == process.parent:
@@ -117,47 +122,47 @@ def _processes(known: Mapping[str, int]) -> Iterator[Thing]:
             if process.state == "Z":
                 if process.parent == me:
                     text = f"pid {process.pid}, a zombie that nobody waited for"
-                    yield Thing("process", process.key, text)
+                    yield Resource("process", process.key, text)
             elif text := _described(process, me):
-                yield Thing("process", process.key, text)
+                yield Resource("process", process.key, text)
 
 
 def _described(process: Process, me: int) -> str:
-    """The process in words; "" if it is not this worker's. Raises OSError if it has ended."""
+    """Describe the process; "" if it is not of this worker. Raises OSError if the process has ended."""
     command = read(f"{process.folder}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
     groups = read(f"{process.folder}/cgroup").decode()
-    is_orphan = process.parent == 1 and "launch.launcher" in command  # its daemon left it; it has no environment
+    is_orphan = process.parent == 1 and "launch.launcher" in command  # its daemon has ended; its environment is empty
     if process.parent != me and not is_orphan and "/waypoint" not in groups and worker_of(process.folder) != me:
         return ""
     variables = read(f"{process.folder}/environ").split(b"\0")
     home = next((text.decode() for text in variables if text.startswith(b"WAYPOINT_HOME=")), "")
-    if is_orphan:  # of another worker's home, too: its words go to that home's daemon.log
+    if is_orphan:  # its stderr is the daemon.log of its home, which may be another worker's
         home = os.readlink(f"{process.folder}/fd/2")
     group = next((line for line in groups.splitlines() if "/waypoint" in line), "")
     network = f"net {os.readlink(f'{process.folder}/ns/net')}"
     return f"pid {process.pid} {command} [{' '.join(filter(None, (home, group, network)))}]"
 
 
-def _namespaces() -> Iterator[Thing]:
-    """Namespaces that can exist without a process: named ones (`ip netns`), and open descriptors of this process."""
+def _namespaces() -> Iterator[Resource]:
+    """List namespaces that exist without a process: named ones (`ip netns`), and those that this process has open."""
     for name in Path("/run/netns").glob("*"):
-        yield Thing("named network namespace", str(name), str(name))
+        yield Resource("named network namespace", str(name), str(name))
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the descriptor of this listing itself
             target = str(descriptor.readlink())
             if ":[" in target and target.partition(":")[0] in {"net", "mnt", "user", "pid", "ipc", "uts", "time"}:
-                yield Thing("open namespace", target, f"fd {descriptor.name} on {target}")
+                yield Resource("open namespace", target, f"fd {descriptor.name} on {target}")
 
 
-def _runtime_entries() -> Iterator[Thing]:
+def _runtime_entries() -> Iterator[Resource]:
     for entry in RUNTIME.glob("*"):
-        yield Thing("runtime folder", str(entry), str(entry))
+        yield Resource("runtime folder", str(entry), str(entry))
 
 
-def _temp_entries() -> Iterator[Thing]:
+def _temp_entries() -> Iterator[Resource]:
     for entry in temp_root().glob("*"):
         if not entry.name.startswith("pytest-of-"):
-            yield Thing("folder", str(entry), str(entry))
+            yield Resource("folder", str(entry), str(entry))
 
 
 def _tokens_of_open_homes() -> Iterator[str]:
@@ -166,14 +171,14 @@ def _tokens_of_open_homes() -> Iterator[str]:
 
 
 def _tokens_of_others(basetemp: Path) -> Iterator[str]:
-    """Texts that identify things of others: of other workers, demo, bench and manually started daemons."""
+    """Yield texts that identify resources of other workers, of demo and bench, and of daemons that a user started."""
     for process in processes():
         with contextlib.suppress(OSError):  # it ended while we looked
             worker = worker_of(process.folder)
             if worker != os.getpid():
                 yield from _tokens_of_process(process)
                 if worker is not None:
-                    yield f"-{worker}-"  # so do tests name what they make
+                    yield f"-{worker}-"  # tests put this into the names of what they make
     for root in Path(TEMP_PREFIX).parent.glob(Path(TEMP_PREFIX).name + "*"):
         for entry in root.glob("*"):
             if f"-{os.getpid()}-" not in entry.name and not entry.name.startswith("pytest-of-"):
@@ -187,7 +192,7 @@ def _tokens_of_others(basetemp: Path) -> Iterator[str]:
 
 
 def _tokens_of_process(process: Process) -> Iterator[str]:
-    """Texts that identify the home of a supervisor, and the home and cgroup of a trial."""
+    """Yield texts that identify the home of a supervisor, and the home and cgroup of a trial."""
     yield f"{TRIAL_PREFIX}{process.pid}-"
     words = os.fsdecode(read(f"{process.folder}/cmdline")).split("\0")
     for before, word in itertools.pairwise(words):

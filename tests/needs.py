@@ -1,4 +1,4 @@
-"""The words of `@pytest.mark.requires(...)`: what a test needs of the machine, found out by trying it.
+"""Probes for the words of `@pytest.mark.requires(...)`: each tries a program or feature that a test needs.
 
 Each probe runs at most once per run, when a test asks for its word.
 """
@@ -18,23 +18,19 @@ from tests.places import ROOT
 PROBE_TIMEOUT_S = 60  # all workers probe at the same time
 
 
-def missing(word: str) -> str:
-    """Why the machine lacks `word`; empty if it has it."""
-    return _probed(word)
-
-
 @functools.cache
-def _probed(word: str) -> str:
+def missing(word: str) -> str:
+    """Return why the machine lacks the need `word`; "" if the machine has it."""
     return PROBES[word]()
 
 
 def _answers(*command: str) -> Callable[[], str]:
-    """A probe that runs a program and checks its exit status."""
+    """Make a probe that runs a program and checks its exit status."""
     return lambda: _try(list(command))
 
 
 def _in_private_mounts(script: str) -> Callable[[], str]:
-    """A probe that runs shell text in a temporary folder and its own mount namespace."""
+    """Make a probe that runs shell text in a temporary folder and its own mount namespace."""
     return lambda: _try(["unshare", "--mount", "--propagation", "private", "sh", "-ec", script])
 
 
@@ -55,7 +51,7 @@ def _try(command: list[str]) -> str:
 
 
 def _criu() -> str:
-    """Dump and restore a process: `criu check` says "Looks good" where real dumps fail."""
+    """Dump and restore a process, because `criu check` also reports "Looks good" where real dumps fail."""
     criu = os.environ.get("WAYPOINT_CRIU") or shutil.which("criu", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if not criu:
         return "no CRIU: neither WAYPOINT_CRIU nor a program criu"
@@ -72,7 +68,7 @@ def _criu() -> str:
 
 
 def _public_checkout() -> str:
-    """Ordinary users can run the command of this checkout, which may lie in a private folder."""
+    """Try whether an ordinary user can run this checkout's Python; the checkout may lie in a private folder."""
     return _try(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", ""])
 
 
@@ -97,12 +93,12 @@ def _cgroup2_root() -> Path | None:
 
 
 def _perf_cgroup() -> str:
-    """A counter of the processor time that a cgroup uses, on the first processor."""
+    """Try to open a perf counter of a cgroup's processor time, on the first processor."""
     return _try([sys.executable, "-c", _PERF_CGROUP, str(_cgroup2_root())])
 
 
 def _controller(name: str) -> Callable[[], str]:
-    """Waypoint can limit sessions by this controller."""
+    """Make a probe whether Waypoint can limit sessions by this cgroup controller."""
     return _answers(sys.executable, "-c", _CONTROLLER, name)
 
 
@@ -129,7 +125,7 @@ quota.enable("m")
 """
 
 _IO_URING = "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120)) < 0)"
-# getpid by the 32-bit system call.
+# Calls getpid through the 32-bit system call interface.
 _I386 = """
 import ctypes, mmap, os, sys
 code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

@@ -13,16 +13,16 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMP_PREFIX = "/var/tmp/waypoint-"
 RUNTIME = Path("/run/waypoint")
 CACHED_CRIU = ROOT / ".venv/criu-home/criu/bin/criu"
-"""Shared by all tests; `./dev setup` installs it."""
+"""The CRIU that all tests share; `./dev setup` installs it."""
 
 
 def temp_root() -> Path:
-    """The folder, which may not exist. Its path is short: paths of Unix sockets have at most 107 bytes."""
+    """Return the folder, which may not exist. Its path is short: that of a Unix socket has at most 107 bytes."""
     return Path(f"{_checkout_prefix()}{os.geteuid()}")
 
 
 def temp_roots() -> list[Path]:
-    """The folders of all users who used this checkout."""
+    """Return the folders of all users who used this checkout."""
     prefix = Path(_checkout_prefix())
     return sorted(prefix.parent.glob(f"{prefix.name}*"))
 
@@ -41,12 +41,12 @@ def make_temp_root() -> Path:
 
 
 def home_id(home: Path) -> str:
-    """As docs/protocol.md, section 1, defines it."""
+    """Return the home's id, which docs/protocol.md, section 1, defines."""
     return hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:16]
 
 
 def iter_homes(folder: Path, depth: int = 6) -> Iterator[Path]:
-    """All homes below `folder`; does not search inside homes."""
+    """Yield all homes below `folder`. Does not search inside homes."""
     if (folder / "config.json").exists() and (folder / "names.db").exists():
         yield folder
     elif depth and folder.is_dir() and not folder.is_symlink():
@@ -55,7 +55,7 @@ def iter_homes(folder: Path, depth: int = 6) -> Iterator[Path]:
 
 
 def mounts_below(folder: Path) -> list[str]:
-    """Mount points in `folder`, innermost first."""
+    """Return the mount points in `folder`, innermost first."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     readable = [point.encode().decode("unicode_escape") for point in points]
     return sorted((point for point in readable if Path(point).is_relative_to(folder)), reverse=True)

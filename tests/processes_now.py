@@ -11,7 +11,7 @@ _KERNEL_THREAD = 0x200000  # PF_KTHREAD
 
 
 class Process(NamedTuple):
-    """`folder`: in /proc. `key`: unique, also when the pid is used again."""
+    """`folder`: its folder in /proc. `key`: unique, even after another process gets the same pid."""
 
     pid: int
     folder: str
@@ -21,13 +21,13 @@ class Process(NamedTuple):
 
 
 def read(path: str) -> bytes:
-    """Raises OSError, also if the process has ended."""
+    """Read a file of /proc. Raises OSError if its process has ended."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
 
 def processes() -> Iterator[Process]:
-    """All processes except this one and kernel threads."""
+    """Yield all processes except this one and kernel threads."""
     me = str(os.getpid())
     for name in os.listdir("/proc"):
         if name.isdecimal() and name != me:
@@ -40,21 +40,21 @@ def processes() -> Iterator[Process]:
 
 
 def name_of(pid: int) -> str:
-    """Empty if the process is gone."""
+    """Return the name (comm) of the process; "" if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         return procfs.stat(pid).name
     return ""
 
 
 def words_of(pid: int) -> list[str]:
-    """The command line; empty if the process has ended."""
+    """Return the command line of the process; empty if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         return procfs.command_line(pid)
     return []
 
 
 def runs(pid: int) -> bool:
-    """False for a process that has ended, also for a zombie."""
+    """Whether the process has not ended; a zombie has."""
     with contextlib.suppress(ProcessLookupError):
         return procfs.stat(pid).state not in "ZX"
     return False

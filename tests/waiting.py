@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 
 DEADLINE_S = 60.0
-"""Ends a hang; no measurement, because other programs may keep the machine busy."""
+"""Ends a test that hangs. It is not a limit on speed, because other programs may keep the machine busy."""
 PATIENCE_S = DEADLINE_S
-"""For the end of a command or program. Longer than two attempts of a CRIU that hangs."""
+"""Deadline for the end of a command or program. Longer than Waypoint waits for two CRIUs that hang."""
 _FIRST_PAUSE_S = 0.005
 _LAST_PAUSE_S = 0.1
 
@@ -31,5 +31,8 @@ def holds_within(deadline_s: float, holds: Callable[[], bool], *, brief: bool = 
 
 
 def wait_until(holds: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S, *, brief: bool = False) -> None:
-    """As `holds_within`, but fail the test after `deadline_s`. `what`: the sentence that should become true."""
+    """Poll until `holds()` is true; fail the test after `deadline_s`. `what`: the awaited state, as a sentence.
+
+    `brief`: see `holds_within`.
+    """
     assert holds_within(deadline_s, holds, brief=brief), f"after {deadline_s:g} s still not: {what}"

@@ -1,4 +1,4 @@
-"""Workers: the pytest processes that run tests. One of `-n`, or the only process of a run without `-n`."""
+"""Sets up workers, the pytest processes that run tests: those of `-n`, or the only process of a run without `-n`."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ def count() -> int:
 
 
 def introduce() -> None:
-    """Mark this process as a worker, for `worker_of`: forks inherit its comm, programs the variable."""
+    """Mark this process as a worker for `worker_of`: its forks inherit the comm, its programs the variable."""
     os.environ[RUN_VARIABLE] = str(os.getpid())
     Path("/proc/self/comm").write_text(f"{_NAME}{os.getpid()}")
 
@@ -46,7 +46,7 @@ def introduce() -> None:
 def mount_for_itself() -> None:
     """Give this worker a mount namespace of its own, because sessions of other workers would show its mounts.
 
-    Call it in the main thread. Without the right to do so nothing changes.
+    Call it in the main thread. Without the right to make namespaces this does nothing.
     """
     with contextlib.suppress(PermissionError):
         namespaces.unshare(namespaces.CLONE_NEWNS)
@@ -77,9 +77,9 @@ def _needed() -> list[Path]:
 
 
 def _mount_home_of_root() -> None:
-    """Hide root's own home: an administrator's ~/.bashrc may start dozens of programs in each session.
+    """Hide root's home folder: an administrator's ~/.bashrc may start dozens of programs in each session.
 
-    Not done if the tests need something in that folder.
+    The folder stays visible if the tests need something in it.
     """
     home = Path(pwd.getpwuid(0).pw_dir)
     if home.is_dir() and not any(one.is_relative_to(home) for one in _needed()):
@@ -90,7 +90,9 @@ def _mount_home_of_root() -> None:
 
 
 def worker_of(process: str) -> int | None:
-    """The pid of the worker that this process (a folder of /proc) is, or that forked or started it; None: of none.
+    """Return the pid of the worker to which this process (a folder of /proc) belongs; None if to none.
+
+    A process belongs to a worker that is, forked or started it.
 
     A fork has its worker's comm (its environment is the same for all workers); a program has RUN_VARIABLE. Raises
     OSError if the process has ended.
@@ -121,7 +123,7 @@ def start_as_usual() -> None:
 
 
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The items sorted by file, files with most cases first: a long file at the end would keep only one worker busy."""
+    """Sort the items by file, files with most cases first: a long file at the end would keep only one worker busy."""
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)

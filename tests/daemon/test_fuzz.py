@@ -11,7 +11,7 @@ from tests.daemon import memory_service
 from tests.daemon.conftest import RunningServer
 from tests.daemon.memory_service import MEMORY_ROUTES
 from tests.daemon.raw_client import Answer, RawClient
-from tests.fuzzing import Asked
+from tests.fuzzing import FuzzRequest
 
 pytestmark = pytest.mark.soak(part="floods")
 
@@ -24,7 +24,7 @@ STATUSES = {101, 200, 201, 400, 403, 404, 405, 408, 409, 413, 422, 426, 431, 501
 PARTS = {"code", "exit", "tried", "on", "said", "next"}
 
 
-def answered(client: RawClient, asked: Asked) -> Answer | None:
+def answered(client: RawClient, asked: FuzzRequest) -> Answer | None:
     """Return the first answer to the request, or None if the connection ends without an answer."""
     client.send(asked.data)
     client.sock.shutdown(socket.SHUT_WR)
@@ -41,7 +41,7 @@ def answered(client: RawClient, asked: Asked) -> Answer | None:
 
 @fuzzing.bounded(400)
 @given(asked=fuzzing.requests(ROUTES, ["main", "nosuch", "a%2Fb"]))
-def test_every_request_gets_a_well_formed_answer(server: RunningServer, asked: Asked) -> None:
+def test_every_request_gets_a_well_formed_answer(server: RunningServer, asked: FuzzRequest) -> None:
     with server.connect() as client:
         found = answered(client, asked)
     assert found is not None or not asked.is_whole, asked.shown

@@ -1,4 +1,4 @@
-"""What `--allow-net` accepts."""
+"""The values that `--allow-net` accepts."""
 
 import pytest
 
@@ -11,4 +11,4 @@ def test_names_and_networks_are_accepted_and_nothing_else() -> None:
     for entry in ("", "a b", "a..b", "10.1.0.0/33", "*.org", f"{'a' * 64}.org"):
         with pytest.raises(UsageProblem):
             allowed.check([entry])
-        allowed.resolve([entry], [])  # a record of an earlier version may have it
+        allowed.resolve([entry], [])  # no error: a record of an earlier version may have the entry

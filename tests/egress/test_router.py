@@ -1,4 +1,4 @@
-"""How failures of the router's programs are reported."""
+"""Reports of failures of the programs that the router starts."""
 
 import pytest
 

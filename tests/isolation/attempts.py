@@ -1,14 +1,16 @@
-"""Attempts to reach what lies outside of a session. A program of its own: the standard library only.
+"""Attempts to reach the machine or another session from inside a session.
+
+It is a program that runs in sessions, so it uses the standard library only:
 
     python3 -I attempts.py try PLAN       try each expression of the plan, print a JSON object of the outcomes
-    python3 -I attempts.py control PLAN   the same for a caller outside of all sessions: with mounts of its own
-    python3 -I attempts.py hold TEXT      have what another session must not reach, until killed
+    python3 -I attempts.py control PLAN   do the same outside of all sessions, each attempt in its own mount namespace
+    python3 -I attempts.py hold TEXT      hold a port, files etc. that other sessions must not reach, until killed
 
-PLAN is a file of JSON: {"facts": ..., "attempts": {name: expression}}. An expression calls functions of this file; in
-it `facts` has what the test has made outside. Nothing harmful is done, not even where the attempt succeeds: what is
-written is what was there, and system calls get arguments by which they do nothing once the caller's right is known.
+PLAN is a JSON file: {"facts": ..., "attempts": {name: expression}}. An expression calls functions of this file; its
+variable `facts` describes what the test has made outside. Even an attempt that succeeds does no harm: it writes the
+value that is already set, or its system call has arguments with which the kernel only checks the caller's right.
 
-An outcome is the name of an errno, the word for what was found instead that the expression gives, or `reached`.
+An outcome is `reached`, the name of an errno, or a word that the expression returns for what it found instead.
 """
 
 import array
@@ -29,7 +31,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 REACHED = "reached"
-LONGEST_S = 60  # an attempt that takes longer hangs
+LONGEST_S = 60  # an attempt that takes longer is killed
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NUMBERS = {
@@ -38,7 +40,7 @@ _NUMBERS = {
     "aarch64": {"delete_module": 106, "finit_module": 273, "init_module": 105, "bpf": 280, "kexec_load": 104}
     | {"ioprio_set": 30, "reboot": 142, "settimeofday": 170},
 }[os.uname().machine] | {"open_tree": 428, "fsopen": 430}
-"""Those that libc has no function for, or checks the arguments of."""
+"""System calls for which libc has no function, or a function that checks the arguments."""
 
 _HOLD_PORT = 4711
 _HOLD_KEY = 0x77617970
@@ -46,7 +48,7 @@ _HOLD_NAME = "waypoint-test-held"
 
 
 def call(name: str, *args: "int | bytes | ctypes.Array[ctypes.c_char] | None", passed: tuple[int, ...] = ()) -> int:
-    """Make the system call `name`. `passed`: what it says only to those who have the right to it."""
+    """Make the system call `name`. `passed`: errors that count as success, as only a permitted caller gets them."""
     wide = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     if name in _NUMBERS:
         result: int = _LIBC.syscall(ctypes.c_long(_NUMBERS[name]), *wide)
@@ -79,7 +81,7 @@ def has_line(path: str, text: str) -> str | None:
 
 
 def makes_a_node_of(device: str) -> None:
-    """And opens it."""
+    """Make a device node of the disk and open it."""
     with _scratch() as folder:
         os.mknod(f"{folder}/node", 0o600 | stat.S_IFBLK, _number_of(device))
         opens(f"{folder}/node")
@@ -107,7 +109,7 @@ def sets_a_trusted_attribute() -> None:
 
 
 def opens_by_handle(folder: str, kind: int, handle: str) -> None:
-    """As the program `shocker` did: the number of a file is enough to open it."""
+    """Open a file by its handle, as the exploit `shocker` did: the inode number in the handle is enough."""
     content = bytes.fromhex(handle)
     buffer = ctypes.create_string_buffer(struct.pack("Ii", len(content), kind) + content)
     fd = os.open(folder, os.O_RDONLY)
@@ -115,7 +117,7 @@ def opens_by_handle(folder: str, kind: int, handle: str) -> None:
 
 
 def leaves_a_chroot(root: list[int]) -> str | None:
-    """The oldest way out of chroot(2): the current directory lies outside of the root."""
+    """Leave a chroot by its oldest hole: the current directory may lie outside of the root."""
     with _scratch() as folder:
         os.chroot(folder)
         for _ in range(64):
@@ -139,12 +141,12 @@ def _scratch() -> Iterator[str]:
 
 
 def mounts(fstype: str, where: str = "/mnt") -> None:
-    # EBUSY: a first version hierarchy has the controllers
+    # EBUSY: cgroup version 1 has the controllers
     call("mount", b"none", where.encode(), fstype.encode(), 0, None, passed=(errno.EBUSY,))
 
 
 def mounts_cgroups() -> None:
-    """In namespaces of its own: who owns the cgroup namespace may. Those of the machine are in the mount."""
+    """Mount cgroup2 in new namespaces, as the owner of a cgroup namespace may. It shows the machine's cgroups."""
     call("unshare", 0x12020000)  # CLONE_NEWUSER, NEWCGROUP, NEWNS
     mounts("cgroup2")
 
@@ -171,11 +173,11 @@ def lists_bpf_programs() -> None:
 
 
 def loads_a_kernel() -> None:
-    call("kexec_load", 0, 0, None, 0xFFFF, passed=(errno.EINVAL,))  # flags that there are none of
+    call("kexec_load", 0, 0, None, 0xFFFF, passed=(errno.EINVAL,))  # invalid flags
 
 
-def sets_what_three_keys_do() -> None:
-    """reboot(2), by which ctrl-alt-del stays as it is."""
+def sets_ctrl_alt_del() -> None:
+    """Call reboot(2) to set the effect of ctrl-alt-del to its present value."""
     with open("/proc/sys/kernel/ctrl-alt-del") as file:
         command = 0x89ABCDEF if int(file.read()) else 0
     call("reboot", 0xFEE1DEAD, 672274793, command, None)
@@ -184,13 +186,13 @@ def sets_what_three_keys_do() -> None:
 def steers_the_clock() -> None:
     state = ctypes.create_string_buffer(256)
     call("adjtimex", state)
-    struct.pack_into("I", state, 0, 0x4000)  # ADJ_TICK, as it is
+    struct.pack_into("I", state, 0, 0x4000)  # ADJ_TICK, with the present value
     call("adjtimex", state)
 
 
-def gets_ports() -> str | None:
+def gets_io_ports() -> str | None:
     if os.uname().machine != "x86_64":
-        raise OSError(errno.ENOSYS, "only x86 has them")
+        raise OSError(errno.ENOSYS, "only x86 has I/O ports")
     call("iopl", 3)
     return None
 
@@ -224,7 +226,7 @@ def credits_randomness() -> None:
 
 
 def takes_the_console() -> None:
-    """EBUSY: somebody has it, who is to give it back first."""
+    """Redirect the console. EBUSY counts as success: the caller has the right, but it is already redirected."""
     _master, slave = os.openpty()
     try:
         fcntl.ioctl(slave, 0x541D)  # TIOCCONS
@@ -234,7 +236,7 @@ def takes_the_console() -> None:
 
 
 def holds(*capabilities: int) -> str | None:
-    """One of these, at least in the bounding set."""
+    """Look for any of the capabilities in the bounding set."""
     held = [one for one in capabilities if call("prctl", 23, one, 0, 0, 0, passed=(errno.EINVAL,)) == 1]
     return None if held else "none"
 
@@ -253,7 +255,7 @@ def reads_memory(pid: int) -> None:
 
 
 def sees_a_process_with(secret: str) -> str | None:
-    """In the environment or the arguments of any process."""
+    """Look for `secret` in the environment and the arguments of all processes."""
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         for name in ("environ", "cmdline"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", errors="replace") as file:
@@ -263,12 +265,12 @@ def sees_a_process_with(secret: str) -> str | None:
 
 
 def sees_terminals_of(device: int) -> str | None:
-    """Of the devpts with this device number."""
+    """Look for terminals of the devpts with this device number."""
     found = [os.stat(f"/dev/pts/{name}").st_dev for name in os.listdir("/dev/pts")]
     return None if device in found else "its own"
 
 
-# --- what processes talk over
+# --- sockets, networks, shared memory
 
 
 def connects(port: int, address: str = "127.0.0.1") -> None:
@@ -285,7 +287,7 @@ def writes_to_the_reader_of(fifo: str) -> None:
 
 
 def sees_interfaces() -> str | None:
-    """Those of a session are `lo`, and its end of the pair that leads out, which has this hardware address."""
+    """Look for interfaces that are not a session's: `lo`, and its end of a veth pair with a fixed hardware address."""
     with socket.socket() as any_socket:
         others = [name.encode() for _, name in socket.if_nameindex() if name != "lo"]
         found = [fcntl.ioctl(any_socket, 0x8927, name.ljust(40, b"\0"))[18:24] for name in others]  # SIOCGIFHWADDR
@@ -293,7 +295,7 @@ def sees_interfaces() -> str | None:
 
 
 def sets_an_interface() -> None:
-    """Loopback, to what it is."""
+    """Set the flags of the loopback interface to their present values."""
     with socket.socket() as any_socket:
         request = bytearray(b"lo".ljust(40, b"\0"))
         fcntl.ioctl(any_socket, 0x8913, request)  # SIOCGIFFLAGS
@@ -326,8 +328,8 @@ def opens_held(folder: str) -> None:
 
 
 def hold(text: str) -> None:
-    """Have a port, an abstract socket, SysV memory, files in /tmp and /dev/shm, until killed. `text`: as the process's
-    argument it is what others look for.
+    """Hold a port, an abstract socket, SysV memory, and files in /tmp and /dev/shm until killed. `text`: the content of
+    the files; other sessions also look for it among the arguments of processes.
     """
     port, name = socket.create_server(("127.0.0.1", _HOLD_PORT)), socket.socket(socket.AF_UNIX)
     name.bind(f"\0{_HOLD_NAME}")
@@ -345,7 +347,7 @@ def hold(text: str) -> None:
 
 
 def outcome(attempt: Callable[[], object], *, apart: bool) -> str:
-    """What comes of an attempt that is made in a process of its own; `apart`: whose mounts nobody else sees."""
+    """Make the attempt in a forked process and return its outcome. `apart`: in a mount namespace of its own."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -355,19 +357,19 @@ def outcome(attempt: Callable[[], object], *, apart: bool) -> str:
         if apart:
             call("unshare", 0x20000)
             call("mount", None, b"/", None, 1 << 18 | 1 << 14, None)  # MS_PRIVATE, MS_REC
-        os.write(writer, _said(attempt).encode())
+        os.write(writer, _make(attempt).encode())
         os._exit(0)
     os.close(writer)
     try:
         if not select.select([reader], [], [], LONGEST_S)[0]:
             os.kill(child, signal.SIGKILL)
-        return os.read(reader, 4096).decode() or "no word from it"
+        return os.read(reader, 4096).decode() or "no outcome"
     finally:
         os.close(reader)
         os.waitpid(child, 0)
 
 
-def _said(attempt: Callable[[], object]) -> str:
+def _make(attempt: Callable[[], object]) -> str:
     try:
         found = attempt()
     except OSError as error:

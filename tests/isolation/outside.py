@@ -1,4 +1,4 @@
-"""What a machine has outside of all sessions, made so that an attempt can tell whether it has reached it."""
+"""Makes processes, files, sockets etc. outside of all sessions, so that attempts can tell whether they reach them."""
 
 import contextlib
 import ctypes
@@ -20,12 +20,12 @@ Facts = dict[str, object]
 ATTEMPTS = Path(__file__).with_name("attempts.py")
 _SESSION_KEYRING = -3
 _IPC_RMID = 0
-_MINE = 0o1600  # IPC_CREAT, for its owner alone
+_MINE = 0o1600  # IPC_CREAT, accessible to the owner only
 
 
 @contextlib.contextmanager
 def public_folder(purpose: str) -> Iterator[Path]:
-    """A folder that every user can read, at the same place in every session."""
+    """Yield a folder that every user can read, and that has the same path in every session."""
     with tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-", dir=make_temp_root()) as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -33,7 +33,7 @@ def public_folder(purpose: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def open_things(folder: Path) -> Iterator[Facts]:
-    """Have all things of the machine that an attempt looks for; `folder`: one that every session sees."""
+    """Make everything that attempts look for, and yield its description. `folder`: a folder that every session sees."""
     with contextlib.ExitStack() as stack:
         root = os.stat("/")
         facts: Facts = {"folder": str(folder), "root": [root.st_dev, root.st_ino], "disk": _disk()}
@@ -42,7 +42,7 @@ def open_things(folder: Path) -> Iterator[Facts]:
 
 
 def _disk() -> str:
-    """A block device that can be opened: a real one, if the machine's root may, else another."""
+    """Return the name of a block device that can be opened, preferably a real disk."""
     found = sorted(Path("/sys/block").iterdir(), key=lambda one: one.name.startswith(("loop", "ram", "zram")))
     for one in found:
         with contextlib.suppress(OSError), open(f"/dev/{one.name}", "rb"):
@@ -51,7 +51,7 @@ def _disk() -> str:
 
 
 def _processes(stack: contextlib.ExitStack) -> Facts:
-    """A process with a secret in its environment, a terminal, a key in the keyring that this process has."""
+    """Start a process with a secret in its environment, open a terminal, and add a key to this process's keyring."""
     secret = f"secret-{secrets.token_hex(8)}"
     held = f"held-{secrets.token_hex(8)}"
     process = stack.enter_context(subprocess.Popen(["sleep", "1000"], env={"SECRET": secret}))
@@ -59,13 +59,13 @@ def _processes(stack: contextlib.ExitStack) -> Facts:
     master, slave = os.openpty()
     stack.callback(os.close, master)
     stack.callback(os.close, slave)
-    with contextlib.suppress(OSError):  # a kernel without keyrings
+    with contextlib.suppress(OSError):  # the kernel has no keyrings
         syscall("add_key", b"user", secret.encode(), b"x", 1, _SESSION_KEYRING)
     return {"pid": process.pid, "secret": secret, "held": held, "terminals": os.fstat(slave).st_dev}
 
 
 def _files(stack: contextlib.ExitStack, folder: Path) -> Facts:
-    """In the base: a node of /dev/zero, a file that is known by its handle; in /run and /dev/shm: others."""
+    """Make a node of /dev/zero and a file with a known handle in `folder`, and files in /run and /dev/shm."""
     os.mknod(folder / "node", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
     (folder / "node").chmod(0o666)
     run = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/run", prefix=f"waypoint-test-{os.getpid()}-")))
@@ -80,7 +80,7 @@ def _files(stack: contextlib.ExitStack, folder: Path) -> Facts:
 
 
 def _handle(path: Path) -> tuple[int, bytes]:
-    """The kind and the bytes of the file's handle, name_to_handle_at(2)."""
+    """Return the type and the bytes of the file's handle, see name_to_handle_at(2)."""
     buffer = ctypes.create_string_buffer(8 + 128)
     size = ctypes.c_uint.from_buffer(buffer)
     kind = ctypes.c_int.from_buffer(buffer, 4)
@@ -108,17 +108,17 @@ def _sockets(stack: contextlib.ExitStack, folder: Path) -> Facts:
 
 
 def _address() -> str:
-    """The machine's own on a network; one that nobody has if it is on none."""
+    """Return the machine's address on its network, or an unused address if the machine has no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
-            any_socket.connect(("192.0.2.1", 9))  # sends nothing
+            any_socket.connect(("192.0.2.1", 9))  # sends no packet
         except OSError:
             return "192.0.2.1"
         return str(any_socket.getsockname()[0])
 
 
 def _memory(stack: contextlib.ExitStack) -> Facts:
-    """Shared memory, a queue and semaphores with one key, and a named queue."""
+    """Make shared memory, a message queue and semaphores with one key, and a named message queue."""
     key = secrets.randbits(30) | 1
     stack.callback(call, "shmctl", call("shmget", key, 4096, _MINE), _IPC_RMID, None)
     stack.callback(call, "msgctl", call("msgget", key, _MINE), _IPC_RMID, None)

@@ -1,5 +1,5 @@
-"""Packages for apt, pip and npm, made here, so that they can be installed in a session without a way out; and real ones
-of the distribution, which a session with the machine's network fetches.
+"""Makes small packages for apt, pip and npm, which can be installed in a session without network access. Also fetches
+real packages of the distribution, in a session with the machine's network.
 """
 
 import hashlib
@@ -12,10 +12,10 @@ from pathlib import Path
 from tests.homes import Home
 
 PORT = 8471
-"""On loopback of a session, where `python3 -m http.server` hands out the folder that `make_registry` has filled."""
+"""The loopback port in a session on which `python3 -m http.server` serves the folder filled by `make_registry`."""
 URL = f"http://127.0.0.1:{PORT}"
 REAL = ("sudo", "cron", "at", "screen", "inotify-tools", "redis-server", "openssh-server")
-INSTALL_S = 300.0  # packages come from far away
+INSTALL_S = 300.0  # downloads packages
 
 _CONTROL = """Package: wptestd
 Version: 1
@@ -98,7 +98,7 @@ def _make_npm(folder: Path) -> None:
 
 
 def install_real(home: Home, branch: str, folder: Path) -> None:
-    """Install in a session what `fetch_real` has fetched into `folder`."""
+    """Install in a session the packages that `fetch_real` has put into `folder`."""
     install = f"apt-get install -yqq --no-install-recommends {folder}/*.deb"
     done = home.cli(
         "run", "-b", branch, "--env", "DEBIAN_FRONTEND=noninteractive", "--", "sh", "-c", install, timeout_s=INSTALL_S
@@ -107,7 +107,7 @@ def install_real(home: Home, branch: str, folder: Path) -> None:
 
 
 def fetch_real(home: Home, folder: Path) -> None:
-    """Fill `folder` with the packages REAL and what they need, from the distribution."""
+    """Download the packages REAL and their dependencies from the distribution into `folder`."""
     options = "-o Dir::Cache::archives=/fetched -o APT::Sandbox::User=root -o Acquire::Retries=3"
     fetch = f"apt-get {options} install -yqq --no-install-recommends --download-only {' '.join(REAL)}"
     home.must("shell", "fetch", "-d", "--user", "root", "--net", "host", "--bind", f"{folder}:/fetched")

@@ -1,8 +1,8 @@
-"""Nothing of the machine and of other sessions is reached from inside of a session: the rows of walls.py.
+"""From inside a session, nothing of the machine and of other sessions can be reached: the rows of walls.py.
 
-They are tried in sessions of root and of an ordinary user, after a start, in a fork and after a restore, with two local
-mounts beside the root, with ids of the sessions' own and with the machine's. And the walls behind the first: on the
-machine's network, in namespaces that a session makes itself because it is allowed to, and without the filter of system
+The attempts run in sessions of root and of an ordinary user, after a start, in a fork and after a restore, with two
+local mounts beside the root, with shifted user ids and with the host's. They also run in sessions that lack one of the
+protections: on the machine's network, in a user namespace that the session may make, and without the filter of system
 calls.
 """
 
@@ -30,11 +30,11 @@ ALL_S = 60.0  # for all attempts of one session, on a busy machine
 
 
 NESTING = ("unshare", "-Urm")
-"""In namespaces of its own, in which a caller has all capabilities."""
+"""Runs a program in new user and mount namespaces, in which it has all capabilities."""
 
 
 class Seen(NamedTuple):
-    """What came of each attempt in one session: `got`. `nested`: made behind NESTING."""
+    """The outcomes of all attempts in one session. `got`: by row. `nested`: the attempts ran under NESTING."""
 
     where: str
     is_root: bool
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 
     def is_as_expected(self, name: str) -> bool:
         wall, got = WALLS[name], self.got[name]
-        if self.nested:  # which wall refuses it there depends on the kernel
+        if self.nested:  # there the errno depends on the kernel
             may_reach = wall.nested or (wall.of_network and self.on_network) or (wall.by_filter and not self.filtered)
             return may_reach or (got != REACHED and not got.startswith("broken"))
         return got == wall.expected(
@@ -55,7 +55,7 @@ class Seen(NamedTuple):
 
 
 class Scene:
-    """The sessions `main` and `other` of root and `own` of a user, and the things that they must not reach."""
+    """A home with the sessions `main` and `other` of root and `own` of a user, and a file with the attempts."""
 
     def __init__(self, home: Home, facts: Facts, folder: Path) -> None:
         self.home = home
@@ -76,7 +76,7 @@ class Scene:
         self.plan.write_text(json.dumps({"facts": facts | own, "attempts": attempts}))
 
     def outside(self) -> dict[str, str]:
-        """What comes of the attempts outside of all sessions."""
+        """Return the outcomes of the attempts outside of all sessions."""
         done = subprocess.run(
             [sys.executable, "-I", ATTEMPTS, "control", self.plan], capture_output=True, text=True, check=True
         )
@@ -84,7 +84,7 @@ class Scene:
         return found
 
     def inside(self, where: str, branch: str, verb: str = "exec", nesting: tuple[str, ...] = ()) -> Seen:
-        """What comes of them in a session, in a child of its shell (`exec`) or in a process that enters it (`run`)."""
+        """Return the outcomes in a session, in a child of its shell (`exec`) or in a process that enters it (`run`)."""
         words = [*nesting, "python3", "-I", str(self.plan.parent / ATTEMPTS.name), "try", str(self.plan)]
         done = self.home.must(verb, "-b", branch, "--", *words, timeout_s=ALL_S)
         (facts,) = (one for one in self.home.must("ps", "--json").json() if one["branch"] == branch)
@@ -114,7 +114,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def facts(folder: Path) -> Iterator[Facts]:
-    """With two local mounts besides the root."""
+    """The description of the things outside, while two local file systems are mounted besides the root."""
     with contextlib.ExitStack() as stack:
         for name in ("first", "second"):
             (folder / name).mkdir()
@@ -140,7 +140,7 @@ def scene(request: pytest.FixtureRequest, facts: Facts, folder: Path, person: Pe
 
 @pytest.fixture(scope="module")
 def outside(scene: Scene) -> dict[str, str]:
-    """What comes of each attempt where it must succeed."""
+    """The outcome of each attempt at a place where it must succeed: outside, or in the session that has the thing."""
     there = scene.inside("the other", "other", "run").got
     found = scene.outside()
     return {name: (there if wall.is_others else found)[name] for name, wall in WALLS.items()}
@@ -163,26 +163,27 @@ def seen(scene: Scene, person: Person) -> list[Seen]:
     return found
 
 
-def test_enough_is_tried(outside: dict[str, str], seen: list[Seen]) -> None:
+def test_at_least_60_attempts_succeed_outside_and_fail_inside(outside: dict[str, str], seen: list[Seen]) -> None:
     can_be_reached = {name for name, got in outside.items() if got == REACHED}
     for one in seen:
         assert len([name for name in can_be_reached if one.got[name] != REACHED]) >= 60, one.where
 
 
 def why_it_fails(name: str, outside: dict[str, str], seen: list[Seen]) -> str:
-    """What is wrong with the row: it is reached, or refused in another way than it should be, or cannot fail; else "".
+    """Return why the row `name` fails; "" if it does not.
 
-    A row that this machine may lack, and lacks, counts only if it is reached.
+    It fails if a session reaches the thing, if the outcome in a session is not the expected one, or if the attempt
+    fails outside, too, so that it proves nothing. The last does not count for a row with `may_lack`.
     """
     usual = [one for one in seen if one.filtered and not one.nested and not one.on_network]
     if reached := [one.where for one in usual if one.got[name] == REACHED]:
         return f"reached from {', '.join(reached)}"
     if outside[name] != REACHED:
-        return "" if WALLS[name].may_lack else f"the row cannot fail, because outside it is {outside[name]}"
+        return "" if WALLS[name].may_lack else f"the row proves nothing: the outcome outside is {outside[name]}"
     odd = [f"{one.got[name]} in {one.where}" for one in seen if not one.is_as_expected(name)]
     return f"not as expected: {', '.join(odd)}" if odd else ""
 
 
-def test_nothing_is_reached_from_inside(outside: dict[str, str], seen: list[Seen]) -> None:
+def test_nothing_outside_is_reached_from_inside(outside: dict[str, str], seen: list[Seen]) -> None:
     failed = [f"{name}: {why}" for name in WALLS if (why := why_it_fails(name, outside, seen))]
     assert not failed, "\n".join(failed)

@@ -1,8 +1,8 @@
-"""What people do on a machine works in a session: the rows of works.py.
+"""Usual programs and tasks work in a session: the rows of works.py.
 
-They are tried by root and by an ordinary user, in a session that has just begun, in one that was restored and in a
-fork. None of these has a way out: packages come from a registry that runs in the session. Real ones of the distribution
-were fetched with the machine's network before.
+Their scripts run as root and as an ordinary user, in a new session, in a restored one and in a fork. No script needs
+network access: packages come from a registry that runs in the session. Real packages of the distribution are downloaded
+before, in a session with the machine's network.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tests.isolation.works import PRELUDE, WORKS, Work
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu")]
 
 LONGEST = "40"
-"""Seconds for one row, on a busy machine: some start a database or install packages."""
+"""Seconds for one script on a busy machine; some start a database or install packages."""
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,9 @@ def folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def open_place(folder: Path, person: Person, real: Path | None) -> Iterator[Home]:
-    """Sessions `root` and `user`, which were restored, their forks `root-2` and `user-2`, and `root-3`, just begun.
+    """Yield a home with the restored sessions `root` and `user`, their forks `root-2` and `user-2`, and a new `root-3`.
 
-    `real`: an empty folder for packages of the distribution, which are fetched and installed; None: none are.
+    `real`: an empty folder into which to download packages of the distribution to install; None: install none.
     """
     with open_home("works") as home:
         if real:
@@ -73,7 +73,7 @@ def place(folder: Path, person: Person) -> Iterator[Home]:
 
 @pytest.fixture(scope="module")
 def supplied(folder: Path, person: Person) -> Iterator[Home]:
-    """With packages of the distribution."""
+    """The sessions of `open_place`, with packages of the distribution."""
     (folder / "real").mkdir()
     with open_place(folder, person, folder / "real") as home:
         yield home
@@ -83,7 +83,7 @@ def script_of(folder: Path, name: str) -> Path:
     return folder / f"{list(WORKS).index(name)}.sh"
 
 
-def test_enough_is_tried() -> None:
+def test_this_machine_can_run_at_least_40_scripts() -> None:
     tried = [name for name, work in WORKS.items() if not any(map(needs.missing, work.needs))]
     assert len(tried) >= 40
 
@@ -94,7 +94,7 @@ def marks_of(work: Work) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(work)) for name, work in WORKS.items()])
-def test_it_works_inside(request: pytest.FixtureRequest, folder: Path, name: str) -> None:
+def test_a_script_succeeds_in_every_session(request: pytest.FixtureRequest, folder: Path, name: str) -> None:
     work = WORKS[name]
     place: Home = request.getfixturevalue("supplied" if "network" in work.needs else "place")
     branches = ["root-2"] if work.is_long else ["root", "root-2", "root-3"]

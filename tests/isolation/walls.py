@@ -1,7 +1,7 @@
-"""What a session must not reach of the machine and of other sessions: one row for each thing.
+"""Things of the machine and of other sessions that a session must not reach: one row for each thing.
 
-Each row has an attempt, which is an expression of attempts.py, and what comes of it in a session, exactly. Outside of
-all sessions, or in the session that has the thing, the same attempt must reach it: else the row could not fail.
+Each row has an attempt (an expression of attempts.py) and the exact outcome that it must have in a session. Outside of
+all sessions, or in the session that has the thing, the same attempt must succeed: otherwise the row proves nothing.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,13 @@ from tests.isolation.attempts import REACHED
 
 
 class Wall(NamedTuple):
-    """`refused`: what comes of the attempt. `host_root`: of root's where the session has the machine's ids; `user`: of
-    an ordinary user's; "": the same. `is_others`: another session has it, not the machine. `may_lack`: there are
-    machines without it, or whose own root may not reach it. `of_network`: a session on the machine's network reaches
-    it. `by_filter`: nothing but the filter of system calls refuses it, which also holds in a namespace of a session's
-    own; else the walls behind do. `nested`: in such a namespace it is reached, and is then the namespace's own.
+    """`refused`: the outcome in a session. `host_root`: the outcome for root of a session with the host's user ids;
+    `user`: the outcome for an ordinary user; both may be "", which means the same as `refused`.
+
+    `is_others`: the thing belongs to another session, not to the machine. `may_lack`: some machines do not have the
+    thing, or their own root may not reach it. `of_network`: a session on the machine's network reaches it. `by_filter`:
+    only the filter of system calls refuses the attempt, also in a user namespace that the session makes. `nested`: in
+    such a namespace the attempt succeeds, but reaches only a thing of the namespace.
     """
 
     attempt: str
@@ -28,7 +30,7 @@ class Wall(NamedTuple):
     nested: bool = False
 
     def expected(self, *, is_root: bool, has_host_ids: bool, on_network: bool = False, filtered: bool = True) -> str:
-        """What must come of it in a session of root or of a user, with shifted ids or the machine's."""
+        """Return the outcome that the attempt must have in a session with these properties."""
         if (self.of_network and on_network) or (self.by_filter and not filtered):
             return REACHED
         if not is_root:
@@ -37,7 +39,7 @@ class Wall(NamedTuple):
 
 
 def _setting(path: str) -> Wall:
-    """Only the machine's root may write it; where that is the session's too, the mount is read-only."""
+    """Only the machine's root may write the file. With the host's user ids, the session's mount is read-only."""
     return Wall(f"opens_to_write({path!r})", "EACCES", host_root="EROFS")
 
 
@@ -96,14 +98,14 @@ _KERNEL = {
     "kernel: remove a module": _rare(_refused("call('delete_module', b'waypoint_none', 0, passed=(errno.ENOENT,))")),
     "kernel: bpf programs": _rare(_refused("lists_bpf_programs()")),
     "kernel: another kernel": _rare(_refused("loads_a_kernel()")),
-    "kernel: reboot": _refused("sets_what_three_keys_do()"),
+    "kernel: reboot": _refused("sets_ctrl_alt_del()"),
     "kernel: its log": _refused("call('klogctl', 3, ctypes.create_string_buffer(64), 64)"),
     "kernel: its log's file": Wall("opens('/proc/kmsg')", "EACCES", host_root="EPERM"),
     "kernel: the clock": _refused("call('settimeofday', None, None)"),
     "kernel: the clock's speed": _refused("steers_the_clock()"),
     "kernel: swap": _rare(_refused("call('swapon', b'/waypoint-none', 0, passed=(errno.ENOENT,))")),
     "kernel: no swap": _rare(_refused("call('swapoff', b'/waypoint-none', passed=(errno.ENOENT,))")),
-    "kernel: ports": _rare(_refused("gets_ports()")),
+    "kernel: ports": _rare(_refused("gets_io_ports()")),
     "kernel: accounts": _rare(_refused("call('acct', b'/waypoint-none', passed=(errno.ENOENT,))")),
     "kernel: fanotify": _rare(_refused("decides_about_opens()")),
     "kernel: hang up": _refused("call('vhangup')"),
@@ -127,7 +129,9 @@ _MOUNTS = {
     **{f"mount: {fstype}": _refused(f"mounts({fstype!r})") for fstype in ("proc", "sysfs", "cgroup2")},
     **{f"mount: {fstype}": _rare(_refused(f"mounts({fstype!r})")) for fstype in ("debugfs", "bpf")},
     "mount: tmpfs": _nested(_refused("mounts('tmpfs')")),
-    "mount: binfmt_misc": _nested(_rare(_refused("mounts('binfmt_misc')"))),  # each namespace has one: Linux 6.7
+    "mount: binfmt_misc": _nested(
+        _rare(_refused("mounts('binfmt_misc')"))
+    ),  # since Linux 6.7 each user namespace has its own
     "mount: cgroups in a namespace of its own": _refused("mounts_cgroups()")._replace(by_filter=True),
     "mount: without a mask": _refused("unmounts('/proc')"),
     "mount: without a local mount": _refused("unmounts(facts.second)"),

@@ -1,7 +1,7 @@
-"""What must work in a session: one row for each thing, a bash script that succeeds only if it does.
+"""Programs and tasks that must work in a session: one row for each, a bash script that succeeds only if it works.
 
-A script begins in an empty folder of its own, ends at the first command that fails, and what it leaves in the
-background is killed. A row does not depend on another one, and may be tried again where it was tried.
+A script starts in an empty folder of its own and ends at the first command that fails; then its background jobs are
+killed. It does not depend on other scripts, and can run several times in the same session.
 """
 
 from typing import NamedTuple
@@ -12,12 +12,12 @@ PRELUDE = """
 set -eo pipefail
 cd "$(mktemp -d)"
 trap 'kill $(jobs -p) 2>/dev/null || :' EXIT
-wait_until() { # what no event tells of; ten seconds at most
+wait_until() { # for at most ten seconds
     for _ in $(seq 200); do
         if eval "$1"; then return; fi
         sleep 0.05
     done
-    echo "not in time: $1"
+    echo "not within ten seconds: $1"
     false
 }
 """
@@ -25,8 +25,8 @@ COMMIT = "git -c user.name=a -c user.email=b commit -qm x"
 
 
 class Work(NamedTuple):
-    """`needs`: words of `requires`. `is_users`: an ordinary user tries it, too. `is_long`: it takes seconds, and fewer
-    sessions try it.
+    """`needs`: words of `requires`. `is_users`: an ordinary user runs the script, too. `is_long`: the script takes
+    seconds, so it runs in fewer sessions.
     """
 
     script: str

@@ -11,7 +11,7 @@ from waypoint.linux.tasks import cgroups
 
 @pytest.fixture
 def group() -> Iterator[str]:
-    """The path of an empty cgroup. It is ended with all that the test has put there."""
+    """The path of an empty cgroup. Its processes and child groups are removed with it after the test."""
     path = f"{cgroups.find_hierarchies().unified}/waypoint-test-{os.getpid()}"
     cgroups.create(path)
     yield path

@@ -42,10 +42,10 @@ def test_access_follows_the_modes_of_files(files: Path) -> None:
             (files / "roots").read_text()
     with access.as_user(USER, USER, []):
         assert not may(files / "group")
-    assert may(files / "roots", write=True)  # root again: the control
+    assert may(files / "roots", write=True)  # root again
 
 
-def test_a_descriptor_is_checked_though_its_path_leads_elsewhere_by_then(files: Path) -> None:
+def test_access_to_an_open_file_is_checked_even_if_its_path_was_replaced(files: Path) -> None:
     fd = os.open(files / "read", os.O_PATH)
     (files / "read").rename(files / "aside")
     (files / "roots").rename(files / "read")
@@ -67,7 +67,7 @@ def test_other_threads_keep_their_rights(files: Path) -> None:
             assert not may(files / "roots")
 
 
-def test_an_exception_gives_the_thread_its_own_rights_back(files: Path) -> None:
+def test_after_an_exception_the_thread_has_its_own_rights_again(files: Path) -> None:
     groups = os.getgroups()
 
     def fail() -> None:

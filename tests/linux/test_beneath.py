@@ -1,4 +1,4 @@
-"""Folders whose content somebody else controls."""
+"""Opening files in folders whose content another user controls."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from waypoint.linux.storage import beneath, mounts
 
 @pytest.fixture
 def folder(tmp_path: Path) -> int:
-    """A descriptor of a folder with a file, links, and a file of the same name above it."""
+    """A descriptor of a folder with a file and links. The folder above has a file of the same name."""
     inside = tmp_path / "inside"
     (inside / "sub").mkdir(parents=True)
     (inside / "file").write_text("inside")

@@ -1,4 +1,4 @@
-"""btrfs by ioctl, on a small file system."""
+"""btrfs ioctls on a small file system."""
 
 import errno
 import itertools

@@ -1,4 +1,4 @@
-"""Ending groups, and using their names again."""
+"""Ending cgroups, and using their names again."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ LIVED = 7
 
 
 def waiting_in(group: str) -> int:
-    """The pid of a child in the group that waits for ever."""
+    """Start a child in the group that waits for ever, and return its pid."""
     pid = fork_into(group)
     if pid == 0:
         signal.pause()
@@ -23,7 +23,7 @@ def waiting_in(group: str) -> int:
 
 
 def outcome_in(group: str) -> int:
-    """The exit status of a child that starts in the group and exits; minus the signal's number if it is killed."""
+    """Start a child in the group that exits. Return its exit status; minus the signal's number if it is killed."""
     pid = fork_into(group)
     if pid == 0:
         os._exit(LIVED)
@@ -93,7 +93,7 @@ def test_nested_groups_whose_path_is_too_long_are_ended_and_removed(group: str) 
 
 
 def in_nested(group: str, *, frozen: bool) -> int:
-    """The pid of a child that waits in a new group, DEEP groups below `group`."""
+    """Start a child that waits in a new group, DEEP groups below `group`, and return its pid."""
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -127,7 +127,7 @@ def test_a_confined_group_limits_depth_and_number_of_groups(group: str) -> None:
 @pytest.mark.requires("controller-pids")
 def test_a_forked_child_is_in_the_version_1_groups_before_it_continues(group: str) -> None:
     legacy = cgroups.find_hierarchies().legacy
-    if "pids" not in legacy:  # it is in cgroup2, and has no twins
+    if "pids" not in legacy:  # the controller is in cgroup2, so the group has no version 1 twins
         assert cgroups.twins(group) == []
         return
     twin = f"{legacy['pids']}/{os.path.basename(group)}"

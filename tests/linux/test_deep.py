@@ -1,4 +1,4 @@
-"""Folders deeper than Python recurses, and than the longest path of a system call."""
+"""Folder trees deeper than Python's recursion limit, and than the longest path of a system call."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ LEVELS = 3000
 
 
 def make_levels(above: Path, levels: int = LEVELS, name: str = "k") -> None:
-    """Folders below each other, each with a file."""
+    """Make nested folders, each with a file."""
     folder = os.open(above, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir(name, dir_fd=folder)
@@ -27,7 +27,7 @@ def make_levels(above: Path, levels: int = LEVELS, name: str = "k") -> None:
 
 @pytest.fixture
 def corner(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose content is removed at the end: it is too deep for pytest."""
+    """A folder whose content is removed after the test, because the content is too deep for pytest to remove."""
     yield tmp_path
     for path in tmp_path.iterdir():
         deep.remove_path(path)

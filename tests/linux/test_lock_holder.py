@@ -1,4 +1,4 @@
-"""Taking a lock over: its holder is asked to end, then killed."""
+"""Taking over a lock: its holder is asked to end, then killed."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def holder(path: Path, signs: str = "signs", ends: str = "ends") -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that holds the lock of `path` during the `with` block."""
+    """Start a process that holds the lock of `path` during the `with` block."""
     command = [sys.executable, "-I", "-S", "-c", HOLDER, str(path), signs, ends]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
@@ -50,7 +50,7 @@ def holder(path: Path, signs: str = "signs", ends: str = "ends") -> Iterator["su
 
 def test_taking_a_free_lock_clears_the_signature_in_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    path.write_text(f"{os.getpid()}\n")  # of an earlier holder, whose pid another process has now
+    path.write_text(f"{os.getpid()}\n")  # the pid of an earlier holder, which another process has now
     os.close(lock_holder.take_over(str(path), patience_s=2))
     assert path.read_bytes() == b""
 
@@ -69,7 +69,7 @@ def test_a_process_that_has_an_earlier_holders_pid_is_not_signalled(tmp_path: Pa
 
 
 def test_a_process_named_by_a_forged_signature_is_not_signalled(tmp_path: Path) -> None:
-    """Not even if it has the file open."""
+    """The process is not signalled even if it has the file open."""
     path = tmp_path / "lock"
     with holder(path, "signs-late") as process, path.open("rb") as opened:
         stranger = subprocess.Popen(["sleep", "60"], stdin=opened)

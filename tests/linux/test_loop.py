@@ -65,7 +65,7 @@ def is_attached(file: int) -> bool:
 
 
 def wait_detached(file: int) -> None:
-    """udev may hold a device open for a moment."""
+    """Wait until no loop device has the file: udev may hold the device open for a moment."""
     wait_until(lambda: not is_attached(file), "the file has no device")
 
 

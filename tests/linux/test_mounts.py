@@ -108,7 +108,7 @@ def test_writes_to_a_covered_folder_vanish_and_its_files_stay_visible(corner: Pa
     assert os.listdir(place) == ["upper"]
     (place / "upper").write_text("changed")
     (place / "new").mkdir()
-    for _ in range(2):  # the overlay, then the tmpfs below it
+    for _ in range(2):  # unmount the overlay, then the tmpfs below it
         mounts.umount(place, mounts.MNT_DETACH)
     assert os.listdir(place) == ["upper"]
     assert (place / "upper").read_text() == "of the folder"
@@ -127,7 +127,7 @@ def test_a_folder_is_not_covered_if_that_hides_the_needed_file(corner: Path) -> 
 @pytest.mark.privileged
 @pytest.mark.requires("overlay")
 def test_where_overlayfs_refuses_a_folder_a_tmpfs_covers_it(corner: Path) -> None:
-    for _ in range(3):  # the kernel stacks two
+    for _ in range(3):  # the kernel allows two stacked overlays
         mounts.keep_writes_apart(str(corner), needed="/")
     assert record_at(corner).fstype == "tmpfs"
 

@@ -27,7 +27,7 @@ def take_instances() -> int:
 
 
 def instances_left() -> int:
-    """How many inotify instances root could take now."""
+    """Return how many inotify instances root could take now."""
     return in_child(take_instances)
 
 
@@ -47,7 +47,7 @@ def in_child(work: object) -> int:
 
 @contextmanager
 def hoarder(owner: int) -> Iterator[int]:
-    """A root of a user namespace of `owner` that takes all inotify instances it can get; yields how many."""
+    """Run a process that is root in a user namespace of `owner` and takes inotify instances; yield how many it got."""
     (asked, ask), (answered, answer), (told, tell), (ended, end) = (os.pipe() for _ in range(4))
     child = os.fork()
     if child == 0:
@@ -87,7 +87,7 @@ def test_inotify_instances_of_a_namespace_are_charged_to_its_owner_only() -> Non
 
 
 def test_a_namespace_of_root_takes_the_inotify_instances_of_root() -> None:
-    """The negative control."""
+    """The negative control of the test above."""
     with hoarder(0) as count:
         assert count > 0
         assert instances_left() == 0

@@ -15,7 +15,7 @@ from waypoint.linux.tasks import pidfd
 
 @pytest.fixture
 def child() -> Iterator[int]:
-    """The pid of a child that reads from an empty pipe until the end of the test, which reaps it."""
+    """The pid of a child that waits at an empty pipe. It is reaped after the test."""
     read, write = os.pipe()
     pid = os.posix_spawn("/bin/cat", ["cat"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, read, 0)])
     yield pid
@@ -24,7 +24,7 @@ def child() -> Iterator[int]:
 
 
 def pid_of(fd: int) -> int:
-    """The pid of the process behind a pidfd; -1 if the process was reaped."""
+    """Return the pid of the process behind a pidfd; -1 if the process was reaped."""
     (pid,) = re.findall(r"^Pid:\s*(-?\d+)$", Path(f"/proc/self/fdinfo/{fd}").read_text(), re.MULTILINE)
     return int(pid)
 
@@ -72,7 +72,7 @@ def test_a_descriptor_of_another_process_is_duplicated(child: int) -> None:
     os.close(fd)
 
 
-def test_the_own_process_can_be_opened() -> None:
+def test_a_process_can_open_itself() -> None:
     fd = pidfd.open(os.getpid())
     assert pid_of(fd) == os.getpid()
     assert not pidfd.wait_ended(fd, 0)

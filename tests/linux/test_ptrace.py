@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 from waypoint.linux.calls import seccomp
 from waypoint.linux.tasks import procfs, ptrace
 
-FCNTL = 72  # of x86-64
+FCNTL = 72  # its number on x86-64
 USR1_ONLY = (1 << signal.SIGUSR1 - 1).to_bytes(8, "little")
 
 
@@ -29,7 +29,7 @@ def child() -> Iterator[int]:
         while True:
             signal.pause()
     yield pid
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the test has seen its end
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the child has ended, and the test has reaped it
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
@@ -53,7 +53,7 @@ def test_the_signal_mask_and_registers_of_a_stopped_task_can_be_set(child: int) 
 
 
 def test_a_system_call_injected_into_a_stopped_task_leaves_its_state_unchanged(tmp_path: Path) -> None:
-    """It is interrupted in a system call of its own, which goes on afterwards."""
+    """The task was stopped in a system call, which continues afterwards."""
     (tmp_path / "file").write_bytes(bytes(100))
     told, tell = os.pipe()
     pid = os.fork()

@@ -17,7 +17,9 @@ def test_more_messages_can_be_sent_than_the_socket_buffers_answers() -> None:
         with RouteSocket() as route:
             route._socket.settimeout(60)
             route.do(rtnetlink.refuse(Prefix.parse(f"11.{i >> 8}.{i & 255}.0/24")) for i in range(2000))
-            with pytest.raises(OSError, match="Invalid argument"):  # afterwards no answer is left in the socket
+            with pytest.raises(
+                OSError, match="Invalid argument"
+            ):  # the error is read, so that no answer stays in the socket
                 route.do([rtnetlink.refuse(Prefix(b"\x0b\x00\x00\x01", 8)), rtnetlink.bring_up(1)])
             assert len(route.addresses()) > 0
 

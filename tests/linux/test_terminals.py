@@ -14,7 +14,7 @@ from waypoint.linux.tty import terminals
 
 @pytest.fixture
 def pair() -> Iterator[tuple[int, int]]:
-    """A master and its raw slave."""
+    """A pseudo-terminal (master, slave) whose slave is in raw mode."""
     master, slave = open_pair()
     tty.setraw(slave)
     yield master, slave
@@ -22,7 +22,7 @@ def pair() -> Iterator[tuple[int, int]]:
     os.close(slave)
 
 
-def test_waiting_ends_at_once_if_output_is_there(pair: tuple[int, int]) -> None:
+def test_waiting_ends_at_once_if_there_is_output(pair: tuple[int, int]) -> None:
     os.write(pair[1], b"here")
     assert terminals.wait_briefly(pair[0], 10)
     assert os.read(pair[0], 100) == b"here"
@@ -35,7 +35,7 @@ def test_waiting_ends_when_output_comes(pair: tuple[int, int]) -> None:
     writer.join()
 
 
-def test_waiting_ends_after_the_patience(pair: tuple[int, int]) -> None:
+def test_waiting_ends_at_the_timeout(pair: tuple[int, int]) -> None:
     begin = time.monotonic()
     assert not terminals.wait_briefly(pair[0], 0.05)
     assert time.monotonic() - begin >= 0.05
@@ -59,7 +59,7 @@ TYPED = (
 @pytest.mark.privileged
 def test_input_typed_ahead_is_taken_and_put_back_without_echo() -> None:
     for typed in TYPED:
-        master, slave = open_pair()  # the slave takes whole lines and echoes
+        master, slave = open_pair()  # the slave is in line mode with echo
         os.set_blocking(slave, False)
         check_typed_ahead(master, slave, typed)
         os.close(master)

@@ -17,7 +17,7 @@ SPIN = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
 
 @pytest.fixture
 def notice(group: str) -> Iterator[UseNotice]:
-    """A notice of a group that has a group below it."""
+    """A UseNotice of `group`, which has a child group."""
     cgroups.create(f"{group}/inner")
     notice = UseNotice(group, USEC)
     yield notice
@@ -53,7 +53,7 @@ def test_processor_use_outside_the_group_is_not_reported(notice: UseNotice) -> N
 def test_short_lived_processes_add_up(notice: UseNotice, group: str) -> None:
     notice.arm()
     before = cgroups.cpu_usec(group)
-    while not has_reported(notice, 0):  # not all of a short life is counted
+    while not has_reported(notice, 0):  # the kernel does not count all of a short process's time
         run_in(group, ":")
         assert cgroups.cpu_usec(group) - before < 20 * USEC * len(notice.fds)
 

@@ -1,4 +1,4 @@
-"""Completion by the table of verbs."""
+"""Shell completion from the table of verbs."""
 
 import pytest
 from hypothesis import given
@@ -60,7 +60,7 @@ def test_the_kind_of_an_options_value_follows_from_its_metavar() -> None:
 
 
 def test_every_metavar_has_a_kind() -> None:
-    """The kinds are in waypoint/model/verbs/completion.py."""
+    """waypoint/model/verbs/completion.py maps metavars to kinds of values (branch, file, ...)."""
     metavars = {option.metavar for verb in [WAYPOINT, *VERBS.values()] for option in verb.options}
     metavars |= {argument.metavar for verb in VERBS.values() for argument in verb.arguments}
     metavars |= {verb.words for verb in VERBS.values()}
@@ -105,7 +105,7 @@ def test_the_kind_of_the_next_word_is_known() -> None:
     ("line", "home"),
     [("--home /a ps ", "/a"), ("--home=/a restore ", "/a"), ("restore --home /b ", "/b"), ("restore ", None)],
 )
-def test_the_home_in_the_words_is_known(line: str, home: str | None) -> None:
+def test_the_home_is_found_among_the_words(line: str, home: str | None) -> None:
     assert offered(line.split(" ")).home == home
 
 

@@ -16,7 +16,7 @@ def parsed(lines: str) -> list[tuple[int, int, int]]:
 
 
 def outside(lines: str, number: int) -> int | None:
-    """The id to which these lines map `number`."""
+    """Return the host's id for the id `number` of the session, by the lines of an id map; None if it has none."""
     found = [there + number - here for here, there, size in parsed(lines) if here <= number < here + size]
     assert len(found) < 2
     return found[0] if found else None
@@ -31,7 +31,7 @@ def test_only_the_users_own_ids_are_mapped_to_themselves(own: list[int]) -> None
         if number in own and (number < SHIFTED_IDS or number in IDS.more):
             assert there == IDS.outside(number)
         else:
-            assert there == number  # not mapped: it stays an id of the host, which the session does not have
+            assert there == number  # unchanged: an id of the host that does not exist in the session
             assert there not in session
     assert outside(lines, FIRST) is None  # the session cannot create files with its ids of the host
 

@@ -16,7 +16,7 @@ VERBS = every_verb()
 
 
 def shown(page: str, folder: Path) -> str:
-    """The page as man prints it, with unbroken lines. Fails for warnings of man."""
+    """The page as man prints it, with unbroken lines. Fails if man prints a warning."""
     path = folder / "page.1"
     path.write_text(page)
     env = {"PATH": "/usr/bin:/bin", "MANWIDTH": "2000", "LC_ALL": "C.UTF-8", "MANROFFOPT": "-ww"}
@@ -32,7 +32,7 @@ def test_every_verb_has_a_page_and_there_are_no_others() -> None:
 
 
 @pytest.mark.requires("man")
-def test_man_prints_what_the_table_says(tmp_path: Path) -> None:
+def test_man_prints_the_texts_of_the_table(tmp_path: Path) -> None:
     missing = []
     for verb in VERBS:
         name = f"waypoint-{verb.name.replace(' ', '-')}"
@@ -65,7 +65,7 @@ def test_no_text_of_a_page_is_a_man_macro(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.soak(part="setup")
 @pytest.mark.requires("network")
-def test_the_wheel_brings_the_pages_of_its_own_table(tmp_path: Path) -> None:
+def test_the_wheel_contains_the_pages_made_from_its_table(tmp_path: Path) -> None:
     source = tmp_path / "source"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
     for path in subprocess.run(

@@ -61,7 +61,7 @@ def test_a_name_conflicts_with_names_below_it_only() -> None:
     assert not excludes("a", "a")
 
 
-def test_an_error_survives_the_trip_through_json() -> None:
+def test_an_error_is_unchanged_by_conversion_to_json_and_back() -> None:
     error = StateConflict("start", "branch x", "it is live", "attach to it")
     back = from_json(error.to_json())
     assert type(back) is StateConflict

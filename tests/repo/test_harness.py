@@ -103,7 +103,7 @@ def test_a_leaked_mount_is_unmounted_before_its_folder_is_removed(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaks, "SETTLE_S", 0.0)
-    before = leaks.take_stock()
+    before = leaks.take_snapshot()
     subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
     assert tmp_path.is_mount()
     found = leaks.wait_new(before, tmp_path_factory.getbasetemp())
