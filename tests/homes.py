@@ -87,8 +87,8 @@ class Home:
         timeout_s: float = CLI_TIMEOUT_S,
         cwd: Path | None = None,
     ) -> Completed:
-        """Run `waypoint ARGS` and wait for its end. `stdin`: its input; None: /dev/null. After `timeout_s` the command is
-        killed, and a note of the TimeoutExpired describes the hang.
+        """Run `waypoint ARGS` to its end. `stdin`: its input; None: /dev/null. After `timeout_s` the command is killed,
+        and a note of the TimeoutExpired describes the hang.
         """
         with subprocess.Popen(
             self.argv(*args),

@@ -1,1 +1,3 @@
-"""The benchmark: a program that prints figures beside their floors. Never a test: a busy machine must not fail one."""
+"""The benchmark: prints figures beside their floors, the least that any program could take. It is not a test, because a
+busy machine must not fail a test.
+"""

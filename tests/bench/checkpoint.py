@@ -36,7 +36,7 @@ from waypoint.linux.storage import filesystem
 USER = "nobody"  # has no rc files, which would be measured too
 MB = 1_000_000
 CROWD = 12
-REST_S = 0.05  # about what a checkpoint takes
+REST_S = 0.05  # about the duration of a checkpoint
 FROZEN = "raw dump, frozen"
 RESTORED = "raw restore"
 SLEEP = "sleep 100000 &"
@@ -69,8 +69,9 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
 
 
 class _Bench:
-    """A home with two sessions, each an idle bash with a background job: a sleep in `plain`, of which `point` is a
-    capture, and the spinner in `spun`.
+    """A home with two sessions, each an idle bash with a background job: `plain` has a sleep, `spun` has the spinner.
+
+    `point` is a capture of `plain`.
     """
 
     raw: RawCriu
@@ -88,7 +89,7 @@ class _Bench:
         return self.client.start(branch, user=USER, env={"TERM": "xterm"})
 
     def pause_ms(self) -> float:
-        """The pause of a checkpoint of `spun`, felt inside."""
+        """Return the pause of a checkpoint of `spun`, measured inside the session."""
         return self.spinner.gap_ms(lambda: take(self.spun))
 
     def raw_restore_ms(self) -> float:
@@ -102,7 +103,7 @@ class _Bench:
 
 
 def take(session: Session) -> float:
-    """Checkpoint it with its processes; the pause in ms as the daemon reports it."""
+    """Checkpoint the session with its processes. Return the pause in ms that the daemon reports."""
     return session.checkpoint("again", tier="live", force=True).paused_ms
 
 
@@ -307,7 +308,7 @@ class _Large:
             self._spinner = Spinner(self._bench.home, self._session)
 
     def empty_pause_ms(self) -> float:
-        """The pause of an empty session, after the data of the last turn was written to the disk."""
+        """Return the pause of an empty session, after the data of the previous run was written to the disk."""
         daemon = self._bench.client.status().pid
         filesystem.sync_filesystem(f"/proc/{daemon}/root{self._bench.home.path}/pool")
         return self._bench.pause_ms()
@@ -323,7 +324,7 @@ class _Large:
             self._writer.stop_and_note()
 
     def next_rate(self) -> float:
-        """The next of the rates that the figure before noted."""
+        """Return the next of the rates that the previous figure has recorded."""
         rates = self._writer.rates
         rates.append(rates.pop(0))
         return rates[-1]

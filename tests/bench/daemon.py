@@ -1,4 +1,4 @@
-"""Requests and frames of a daemon with a service in memory; how soon a killed daemon is replaced."""
+"""Speed of requests and frames of a daemon with a service in memory, and of the replacement of a killed daemon."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from waypoint.daemon.siblings import QUICK_DEATH_S
 from waypoint.linux.tasks import lock_holder
 
 REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: waypoint\r\n\r\n"
-REQUESTS = 200  # in one run; the figure is the time of one
+REQUESTS = 200  # in one run; the figure is the time of one request
 BLOCK_BYTES = 256 << 10
 MB = 1_000_000
 
@@ -86,7 +86,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
 
 @contextlib.contextmanager
 def _echo() -> Iterator[socket.socket]:
-    """A socket whose other end echoes."""
+    """Yield a socket whose other end echoes."""
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
@@ -111,7 +111,7 @@ def _ms_of_requests(client: socket.socket) -> float:
 
 @contextlib.contextmanager
 def _reader() -> Iterator[socket.socket]:
-    """A socket whose other end is read as fast as possible."""
+    """Yield a socket whose other end is read as fast as possible."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         cat = subprocess.Popen(["cat"], stdin=theirs, stdout=subprocess.DEVNULL)
@@ -140,13 +140,13 @@ def _rate_of_sendmsg(total: int) -> float:
 
 
 def _outlive_quick_death(client: Client) -> None:
-    """Let the daemon live long enough: after a quick death its successor would be delayed."""
+    """Wait until the daemon is old enough: the successor of a daemon that dies young starts with a delay."""
     client.status()
     select.poll().poll(QUICK_DEATH_S * 1000)
 
 
 def _ms_until_replaced(client: Client, *others: int) -> float:
-    """`others`: pids of processes to be killed just before the daemon."""
+    """Kill the daemon and return the time until its successor answers. `others`: pids to kill just before it."""
     killed = client.status().pid
     begin = time.perf_counter()
     for pid in (*others, killed):

@@ -1,4 +1,4 @@
-"""The frame of the benchmark: measures figures in turns with their floors, judges and prints them.
+"""The frame of the benchmark: measures figures alternately with their floors, judges and prints them.
 
 An area is a module of this package with a context manager that opens what it needs (a home, a session):
 
@@ -112,16 +112,16 @@ def ms_of_command(argv: Sequence[str], env: dict[str, str] | None = None) -> flo
 
 
 def measured(figure: Figure, sizes: Sizes) -> Row:
-    """Measure in turns with the floor, so that other load of the machine slows both."""
+    """Measure figure and floor alternately, so that other load of the machine slows both."""
     wanted = min(sizes.runs, figure.max_runs or sizes.runs)
     values: list[float] = []
     floors: list[float] = []
-    for turn in range(-min(WARM_UPS, wanted - 1), wanted):
+    for run in range(-min(WARM_UPS, wanted - 1), wanted):
         floor = figure.floor() if figure.floor else None
         if figure.before:
             figure.before()
         value = figure.measure()
-        if turn >= 0:
+        if run >= 0:
             values.append(value)
             floors += [] if floor is None else [floor]
     median = statistics.median(values)
@@ -179,7 +179,7 @@ def _number(value: float) -> str:
 
 
 def machine() -> dict[str, str | int | float]:
-    """The machine of the measurement. The load tells how far to trust the figures."""
+    """Describe the machine. With a high load the figures are less reliable."""
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),

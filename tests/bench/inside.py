@@ -20,7 +20,7 @@ PORT = 8000
 _FOLDER = "/var/tmp/bench"  # in a session
 _PYTHON = ("python3", "-I", "-S", "-c")
 
-# In bash, whose memory adds less to a dump than Python's.
+# Written in bash, whose memory adds less to a dump than Python's.
 _SPINNER = f"""
 mkdir -p {_FOLDER} && mkfifo {_FOLDER}/begin {_FOLDER}/told
 trap asked=yes USR1
@@ -79,7 +79,7 @@ class Spinner:
         self._folder = f"/proc/{found.init_pid}/root{_FOLDER}"
 
     def gap_ms(self, act: Callable[[], object]) -> float:
-        """The largest gap during `act`, in an otherwise idle session."""
+        """Return the largest gap during `act`, in an otherwise idle session."""
         os.close(os.open(f"{self._folder}/begin", os.O_WRONLY))
         self._told()
         act()
@@ -119,14 +119,14 @@ class Writer:
 
 
 def start_server(home: Home, session: Session, kept: str) -> None:
-    """Start a server that answers each line on PORT with `kept`, which only its memory has, and the line."""
+    """Start a server that answers each line on PORT with `kept`, which exists only in its memory, and the line."""
     _start(record_of(home, session.branch), session, *_PYTHON, _SERVER.format(kept=kept, port=PORT))
     until = f"until (: </dev/tcp/127.0.0.1/{PORT}) 2>/dev/null; do :; done"
     session.exec(until)
 
 
 def ask_server(session: Session, number: int) -> str:
-    """The answer of the session's server to `number`, asked by the session's shell."""
+    """Return the answer of the session's server to `number`, which the session's shell sends."""
     talk = f"fork={number}; exec 9<>/dev/tcp/127.0.0.1/{PORT}; echo $fork >&9; read -r said <&9; exec 9>&-; echo $said"
     return session.exec(talk).output.decode().strip()
 
@@ -139,7 +139,7 @@ def write_files(session: Session, count: int, size: int) -> None:
 
 
 def record_of(home: Home, branch: str) -> RuntimeRecord:
-    """The daemon's runtime record of the live session on the branch."""
+    """Return the daemon's runtime record of the live session on the branch."""
     for path in (home.runtime / "sessions").glob(f"*/{record.RECORD}"):
         found = record.load(path.parent)
         if found is not None and found.row.branch == branch:
@@ -148,7 +148,7 @@ def record_of(home: Home, branch: str) -> RuntimeRecord:
 
 
 def _start(found: RuntimeRecord, session: Session, *argv: str) -> int:
-    """Run a program as a background job; returns its pid on the host."""
+    """Run a program as a background job. Return the host's pid of it."""
     said = session.exec(f"{shlex.join(argv)} & echo $!").output.decode().split()
     for pid in cgroups.members(found.cgroup):
         if said and procfs.inner_pid(pid) == int(said[-1]):

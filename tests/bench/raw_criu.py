@@ -1,8 +1,8 @@
-"""Bare CRIU on sessions of a home, without its daemon: the least time that a dump and a restore can take.
+"""Runs CRIU on sessions of a home without the home's daemon: the least time that a dump and a restore can take.
 
-Sessions, captures, mounts and options are the daemon's own; only the criu process is measured. A process of one thread
-does the work, because it changes its namespaces: `python -m tests.bench.raw_criu HOME DAEMON_PID`, with requests and
-answers as lines of JSON.
+Sessions, captures, mounts and options are the daemon's own; only the criu process is measured. The work is done by a
+process of its own, `python -m tests.bench.raw_criu HOME DAEMON_PID`, because only a process with one thread can change
+its mount namespace. Requests and answers are lines of JSON.
 """
 
 import contextlib
@@ -53,10 +53,10 @@ class RawDump(NamedTuple):
 
 
 class RawCriu:
-    """The benchmark's side of that process. Everything it made is removed at the end."""
+    """Starts the process of `main`, and sends it requests. Everything that the process makes is removed at the end."""
 
     def __init__(self, home: Home, daemon_pid: int) -> None:
-        """The daemon must have made a capture, so that it has found its CRIU."""
+        """The daemon must have made a capture before, so that its CRIU is installed and known."""
         argv = [sys.executable, "-m", "tests.bench.raw_criu", str(home.path), str(daemon_pid)]
         self._process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -88,7 +88,7 @@ class RawCriu:
 
 
 class _Work:
-    """The work, in its own process and in the daemon's mount namespace."""
+    """Dumps and restores, in the process of `main` and the daemon's mount namespace."""
 
     def __init__(self, home: Home, scratch: Path) -> None:
         self._home = home
@@ -164,14 +164,14 @@ class _Work:
                 Criu(self._criu, spawn).restore(options)
         finally:
             cgroups.end(spec.cgroup)
-            with contextlib.suppress(ChildProcessError):  # that was the last of them
+            with contextlib.suppress(ChildProcessError):  # no child is left
                 while os.waitpid(-1, 0):
                     continue
             self._pool.remove(row.tree)
         return [started[0].taken_ms]
 
     def _places(self, found: RuntimeRecord) -> SharedPlaces:
-        """Those of the daemon, which has made what is in them."""
+        """Return the folders of the daemon, which has filled them."""
         runtime = self._home.runtime
         return SharedPlaces(
             home=self._home.path,
@@ -181,14 +181,14 @@ class _Work:
             sys=runtime / "sys",
             kit=Kit(runtime / "kit", self._home.path),
             check_lower=LowerCheck(runtime),
-            ids=IdChoice(0, runtime, runtime),  # the sessions have theirs
+            ids=IdChoice(0, runtime, runtime),  # not used: the record of each session has its own
             cgroup=found.cgroup.rpartition("/")[0],
             profile_env={},
         )
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[Path]:
-        """A folder for images, in one for the log. On the disk of the home."""
+        """Yield a folder for images, which lies in a folder for the log, both on the disk of the home."""
         place = self._scratch / str(next(self._numbers))
         (place / "images").mkdir(parents=True, mode=0o700)
         yield place / "images"
@@ -197,7 +197,7 @@ class _Work:
 
 def main(home: Home, daemon_pid: int) -> None:
     namespaces.set_death_signal(9)
-    namespaces.become_subreaper()  # what is restored is ours to reap
+    namespaces.become_subreaper()  # restored processes become children of this one, which reaps them
     namespaces.setns(pidfd.open(daemon_pid), namespaces.CLONE_NEWNS)
     scratch = home.path.parent / "raw"
     work = _Work(home, scratch)

@@ -1,4 +1,4 @@
-"""A live session: start, commands, output, typing echo; and an idle daemon's cost."""
+"""Speed of a live session (start, commands, output, typing echo), and the cost of an idle daemon."""
 
 import contextlib
 import hashlib
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.acceptance.outside import open_outside
+from tests.acceptance.outside import ECHO, PUBLIC, open_outside
 from tests.bench.frame import (
     Figure,
     Sizes,
@@ -25,7 +25,6 @@ from tests.bench.frame import (
     share_of_floor_at_least,
 )
 from tests.bench.start import BARE_PYTHON, FLOOR_NAME
-from tests.bench.way_out import way_out
 from tests.homes import Home, open_home
 from tests.places import make_temp_root
 from waypoint.client.sdk import Client, Session
@@ -44,13 +43,12 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
         open_outside(Path(folder)) as outside,
         open_home("bench") as home,
     ):
-        outside.moved(home).must("ps")  # starts the daemon where there is an outside
+        outside.moved(home).must("ps")  # starts the daemon in a network namespace with a simulated internet
         client = Client(home.path)
         session = client.start("bench", user=USER, env={"TERM": "xterm"})
         session.exec("true")
         yield [
             *_starts(home, client),
-            way_out(client),
             *_commands(home, session),
             *_outputs(home, session, sizes),
             _typing(session),
@@ -66,9 +64,17 @@ def _starts(home: Home, client: Client) -> list[Figure]:
         )
 
     def through_the_api() -> float:
-        begin = time.perf_counter()
-        client.start("new", user=USER, env={"TERM": "xterm"}).exec("true")
-        return 1000 * (time.perf_counter() - begin)
+        return _ms(lambda: client.start("new", user=USER, env={"TERM": "xterm"}).exec("true"))
+
+    def start_and_reach() -> None:
+        reach = f"exec 3<>/dev/tcp/{PUBLIC}/{ECHO} && read -r line <&3"
+        assert client.start("new", user=USER, env={"TERM": "xterm"}).exec(reach).exit == 0
+
+    def start_without_network() -> float:
+        clear()
+        taken = _ms(lambda: client.start("new", user=USER, env={"TERM": "xterm"}, net="none").exec("true"))
+        clear()
+        return taken
 
     def clear() -> None:
         if any(facts.branch == "new" for facts in client.sessions()):
@@ -82,6 +88,15 @@ def _starts(home: Home, client: Client) -> list[Figure]:
         ),
         Figure(
             "the same through the API", "ms", through_the_api, _bash_prompt_ms, "bash -i to its prompt", None, clear
+        ),
+        Figure(
+            "start until the outside is reached",
+            "ms",
+            lambda: _ms(start_and_reach),
+            start_without_network,
+            "--net none, exec true",
+            above_floor_at_most(20, "ms"),
+            clear,
         ),
     ]
 
@@ -176,7 +191,7 @@ def _exact_rate(session: Session, command: str, size: int) -> float:
 
 
 def _rate_and_digest(session: Session, command: str) -> tuple[float, str]:
-    """MB/s of a command's output, and its SHA-256, which is not part of the time."""
+    """Return MB/s of a command's output, and the output's SHA-256. The hashing is not part of the time."""
     pieces: list[bytes] = []
     taken_s = _seconds_of(session, command, pieces.append)
     digest = hashlib.sha256()
@@ -192,7 +207,7 @@ def _seconds_of(session: Session, command: str, take: Callable[[bytes], None]) -
 
 
 def _raw_rate(command: str) -> float:
-    """MB/s of the command on a bare pty without output processing, read by a plain loop."""
+    """Return MB/s of the command's output on a bare pty without output processing, read by a plain loop."""
     master, slave = os.openpty()
     modes = termios.tcgetattr(slave)
     assert isinstance(modes[1], int)
@@ -223,7 +238,7 @@ def _raw_base64(random_mb: int, behind: str = "") -> float:
 
 
 def _typing(session: Session) -> Figure:
-    """From a key on an attached terminal to its echo, through the real command."""
+    """The time from a key on an attached terminal to its echo, through the real command."""
     attached = _Person(session)
     plain = _PlainBash()
     return Figure(
@@ -304,7 +319,7 @@ def _crowd(home: Home, client: Client, sizes: Sizes) -> list[Figure]:
 
     def make_and_outlive_quick_death() -> None:
         make()
-        time.sleep(QUICK_DEATH_S)  # after a quick death the next daemon would be delayed
+        time.sleep(QUICK_DEATH_S)  # the successor of a daemon that dies young starts with a delay
 
     def adoption() -> float:
         pid = client.status().pid
@@ -352,7 +367,7 @@ def _idle(client: Client, count: int, make: Callable[[], None]) -> list[Figure]:
 
 
 def _wake_ups(client: Client) -> float:
-    """The number of system calls of an idle daemon, by strace."""
+    """Return the number of system calls of an idle daemon, counted by strace."""
     pid = client.status().pid
     time.sleep(2)  # until the work of the last request is done
     argv = ["timeout", str(IDLE_S), "strace", "-f", "-q", "-p", str(pid)]

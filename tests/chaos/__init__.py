@@ -1,1 +1,1 @@
-"""Random operations under random kills: what was acknowledged is there, and no state disagrees with itself."""
+"""Random operations while processes of Waypoint are killed: acknowledged results are kept, and all records agree."""

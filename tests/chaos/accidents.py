@@ -17,11 +17,11 @@ from tests.session import full_disks
 from waypoint.client.sdk import Client
 from waypoint.model.errors import WaypointError
 
-DEADLINE_S = 30.0  # of an operation; a CRIU that hangs is waited for twice
+DEADLINE_S = 30.0  # for an operation, which may wait twice for a CRIU that hangs
 _PARTS = [part for part in victims.PARTS if part != "criu"]  # a killed CRIU may harm the session (docs/criu.md)
 VICTIMS = [*((part,) for part in _PARTS), *itertools.combinations(_PARTS, 2)]
 ACCIDENTS = {"nothing": 27, "kill": 64, "full disk": 4, "full disk and kill": 3, "reboot": 2}  # with their weights
-LATEST_S = 0.12  # after the operation's begin: about as long as the longest operation takes
+LATEST_S = 0.12  # latest start of an accident; about the duration of the longest operation
 
 
 def is_message(said: str) -> bool:
@@ -34,8 +34,10 @@ class Rebooted(Exception):
 
 
 class Accidents:
-    """Runs commands on `home`. `done`, `happened`: the numbers of operations and accidents, by kind. `away_s`: the
-    longest time without an answer of the daemon.
+    """Runs commands on a home, some of them with an accident.
+
+    `done`, `happened`: how many operations and accidents there were, by kind. `away_s`: the longest time that the
+    daemon took to answer.
     """
 
     def __init__(self, home: Home, choose: random.Random) -> None:
@@ -66,11 +68,13 @@ class Accidents:
         is_told = is_full and ("No space left on device" in said or "disk is full" in said)
         assert code == 0 or ran or is_told, f"{argv} gave {code} without a reason: {said}"
         assert code == 0 or "client" in ran or is_message(said), f"{argv} gave {code} and said: {said}"
-        if "client" in ran:  # the operation goes on without the client: wait for it in the turn of the branch
+        if "client" in ran:  # the operation continues without the client: a checkpoint waits for its end
             client = Client(self._home.path)
-            with contextlib.suppress(WaypointError):  # the operation has ended the session, or not started it
+            with contextlib.suppress(
+                WaypointError
+            ):  # no session is live: the operation has ended it, or not started it
                 client.session(branch).checkpoint("turn", tier="files", force=True)
-                client.history.undo(branch=branch)  # so that the undo of the chaos finds what was done before
+                client.history.undo(branch=branch)  # so that a later undo finds the operation, not this checkpoint
         return code
 
     def _run_until(

@@ -18,7 +18,7 @@ ADD = 'ask add; steps=$((steps + 1)); echo "tally $steps"'
 
 
 class Moving:
-    """`live`: the counts of live branches. `kept`: the counts of checkpoints. `former`: the counts of replaced
+    """`live`: the expected counts of live branches. `kept`: the counts of checkpoints. `former`: the counts of replaced
     sessions, by the number of the replacing operation and the branch. `touched`: the checkpoints that the current
     operation has made or restored.
     """
@@ -42,8 +42,8 @@ class Moving:
         self.home.must("checkpoint", "k0", "--tier", "live")
         self.kept["k0"] = 0
 
-    def go_on(self, branch: str) -> None:
-        """After a reboot, which has interrupted an operation on `branch`."""
+    def recover(self, branch: str) -> None:
+        """Check the home after a reboot, which has interrupted an operation on `branch`, and start a session again."""
         rows = self.home.must("ps", "--all", "--json").json()
         assert {row["state"] for row in rows} <= {"lost", "ended", "parked"}, f"after a reboot: {rows}"
         lost = {row["branch"] for row in rows if row["state"] == "lost"}
@@ -56,20 +56,20 @@ class Moving:
         for name in [name for name in self.kept if not self.is_there(name)]:  # its removal was interrupted
             assert name in self.touched, f"{name} is lost"
             del self.kept[name]
-        self.go_on_with_main()
+        self.restore_main()
 
-    def go_on_with_main(self) -> None:
+    def restore_main(self) -> None:
         """Restore a random checkpoint on `main`, which is not live."""
         name = self.choose.choice(list(self.kept))
         self.home.must("restore", name, "-b", "main")
         self.live["main"] = self.kept[name]
 
-    def throw_away(self, branch: str) -> None:
+    def discard(self, branch: str) -> None:
         """End the session without an accident; `main` continues with a random checkpoint."""
         self.home.must("stop", branch, "--discard")
         del self.live[branch]
         if branch == "main":
-            self.go_on_with_main()
+            self.restore_main()
 
     @property
     def branches(self) -> set[str]:
@@ -95,13 +95,13 @@ class Moving:
         del self.kept[name]
 
     def any_kept(self) -> str:
-        """A random checkpoint, which is about to be restored."""
+        """Return a random checkpoint, which the caller will restore or remove."""
         name = self.choose.choice(list(self.kept))
         self.touched.add(name)
         return name
 
     def note_replaced(self, last: int, before: dict[str, int]) -> None:
-        """Note the sessions, with the counts `before`, that operations after number `last` have replaced."""
+        """Note in `former` the sessions replaced by operations after number `last`, with their counts from `before`."""
         for entry in self.client.history.operations():
             if entry.number <= last:
                 break
@@ -117,8 +117,8 @@ class Moving:
 
 
 def to_undo(moving: Moving, branch: str) -> UndoneFacts | None:
-    """The operation that an undo on the branch would take back; None if it is a checkpoint whose name was removed
-    since, or older than the operations kept by gc.
+    """Return the operation that an undo on the branch would undo. None if that is a checkpoint whose name was removed
+    since, or if gc has made it impossible to undo.
     """
     said = ""
     try:
@@ -134,7 +134,7 @@ def to_undo(moving: Moving, branch: str) -> UndoneFacts | None:
 
 
 def look(client: Client, branch: str) -> dict[str, int]:
-    """The count of each witness in the session."""
+    """Return the count of each witness in the session."""
     session = client.session(branch)
     *said, steps = session.exec("ask look; echo $steps").output.splitlines()
     assert said, f"{branch}: the witness does not answer"
@@ -142,6 +142,6 @@ def look(client: Client, branch: str) -> dict[str, int]:
     return {**json.loads(said[0]), "steps": int(steps), "tally": int(seen[-1])}
 
 
-def is_told(counter: collections.Counter[str]) -> str:
-    """The counts as text, the highest first."""
+def listed(counter: collections.Counter[str]) -> str:
+    """Return the counts as text, the highest first."""
     return ", ".join(f"{name} {count}" for name, count in counter.most_common())

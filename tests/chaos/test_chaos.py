@@ -1,10 +1,12 @@
 """Random operations on sessions, most of them under a random accident at a random moment (accidents.py).
 
-After each operation: an operation that says it is done is done, one that says it failed is done or not done; every
-session's witness, in memory, in a file, at a port, over an open TCP connection and on the terminal, agrees with the
-shell's variable; and what is on record is what is there. After a reboot no session is live, and every checkpoint can be
-brought back with its processes. WAYPOINT_TEST_CHAOS_S: for how many seconds, WAYPOINT_TEST_SEED: the seed of a
-run that is to be repeated, WAYPOINT_TEST_CHAOS_TRACE: a file that gets a line for each operation.
+The test checks after each operation: an operation that reported success was carried out, one that reported failure was
+carried out or not. The witness program of every session has the same count in memory, in a file, over an open TCP
+connection and on the terminal as the shell in a variable. The records of Waypoint agree with what exists. After a
+reboot no session is live, and every checkpoint can be restored with its processes.
+
+Variables: WAYPOINT_TEST_CHAOS_S, the duration in seconds; WAYPOINT_TEST_SEED, the seed of a run to repeat;
+WAYPOINT_TEST_CHAOS_TRACE, a file that gets a line for each operation.
 """
 
 import os
@@ -15,7 +17,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.accidents import Rebooted
-from tests.chaos.moving import ADD, Moving, is_told, look, to_undo
+from tests.chaos.moving import ADD, Moving, listed, look, to_undo
 from tests.corner import corner as corner
 from tests.homes import Home
 from tests.session import ledger
@@ -26,7 +28,7 @@ pytestmark = [pytest.mark.soak(part="chaos"), pytest.mark.privileged, pytest.mar
 
 SECONDS = float(os.environ.get("WAYPOINT_TEST_CHAOS_S", "40"))
 SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-DISK_BYTES = 16 << 30  # of a sparse file: only what is used takes room
+DISK_BYTES = 16 << 30  # of a sparse file, which takes only the space that is used
 MOST_BRANCHES, MOST_NAMES = 4, 6
 
 
@@ -43,7 +45,7 @@ class Chaos(Moving):
         try:
             act(branch)
         except Rebooted:
-            self.go_on(branch)
+            self.recover(branch)
         self.note_replaced(last.number, before)
         ledger.check(self.home)
         assert self.branches == self.live.keys()
@@ -73,7 +75,7 @@ class Chaos(Moving):
             return
         code = self.accidents.run("unpark", branch, "restore", name, "-b", branch)
         if branch not in self.branches:
-            assert code != 0, f"{branch} was brought back, by its word, and is not live"
+            assert code != 0, f"the restore of {branch} was acknowledged and it is not live"
             self.home.must("restore", name, "-b", branch)
         self.settle(branch, 0, count)
 
@@ -109,13 +111,13 @@ class Chaos(Moving):
         if "its files only" in (entry.undo or ""):
             return exchange_files(self, "undo", branch, self.former[planned.number, branch], "undo", "-b", branch)
         names = entry.moves.keys() & self.kept.keys()
-        if len(names) == len(self.kept):  # after a reboot, there must be something to go on from
+        if len(names) == len(self.kept):  # keep a checkpoint, to restore after a reboot
             return self.add(branch)
         taken = {name: self.kept.pop(name) for name in names}
         code = self.accidents.run("undo", branch, "undo", "-b", branch)
         for name, count in taken.items():
             is_there = self.remember(name, branch, count)
-            assert code != 0 or not is_there, f"{name} was taken back and is there"
+            assert code != 0 or not is_there, f"{name} was undone and exists"
         after = self.former[planned.number, branch] if branch in entry.sessions else self.live[branch]
         return self.settle(branch, code, after)
 
@@ -138,7 +140,7 @@ class Chaos(Moving):
         self.home.must("shell", "-d", branch, "--user", "nobody")
         said = self.client.session(branch).exec("echo $(cat /tmp/count) $steps").output.decode()
         assert said == "{0} {0}\n".format(self.live[branch]), f"{branch} should have {self.live[branch]}: {said}"
-        self.throw_away(branch)
+        self.discard(branch)
 
     def remove(self, branch: str) -> None:
         if len(self.kept) == 1:
@@ -156,8 +158,8 @@ class Chaos(Moving):
 
 
 def exchange_files(moving: Moving, kind: str, branch: str, count: int, *argv: str) -> None:
-    """Run a command that replaces only the files of the session, whose count becomes `count`; one more step then makes
-    all counts equal again.
+    """Run a command that replaces only the session's files, in which the count becomes `count`. Then count one more,
+    which makes all counts equal again.
     """
     code, now = moving.accidents.run(kind, branch, *argv), moving.live[branch]
     seen = look(moving.client, branch)
@@ -173,13 +175,13 @@ def chaos(small_disk: Home) -> Iterator[Chaos]:
     chaos.begin()
     yield chaos
     told = chaos.accidents
-    print(f"seed {SEED}, {told.done.total()} operations: {is_told(told.done)}; {told.happened.total()} accidents:")
-    print(f"{is_told(told.happened)}; away: {told.away_s:.2f} s")
+    print(f"seed {SEED}, {told.done.total()} operations: {listed(told.done)}; {told.happened.total()} accidents:")
+    print(f"{listed(told.happened)}; away: {told.away_s:.2f} s")
 
 
 @pytest.mark.parametrize("small_disk", [Disk(DISK_BYTES)], indirect=True, ids=["on-a-disk-of-its-own"])
 @pytest.mark.timeout(SECONDS + 200)
-def test_whatever_happens_what_was_acknowledged_is_there(chaos: Chaos) -> None:
+def test_acknowledged_results_survive_random_accidents(chaos: Chaos) -> None:
     print(f"seed {SEED}")
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:

@@ -19,7 +19,7 @@ PARTS = ("daemon", "supervisor", "launcher", "criu", "client")
 def kill(home: Home, parts: tuple[str, ...], command: subprocess.Popen[bytes]) -> list[str]:
     """Kill those of `parts` that run. `command`: the client. Returns the killed parts."""
     client = [command.pid] if command.poll() is None else []
-    # All are looked for before the first is killed.
+    # Find all pids before the first kill, because killed processes are replaced.
     found = {part: client if part == "client" else pids(home, part) for part in parts}
     for pid in itertools.chain.from_iterable(found.values()):
         end(pid)
@@ -27,8 +27,8 @@ def kill(home: Home, parts: tuple[str, ...], command: subprocess.Popen[bytes]) -
 
 
 def reboot(home: Home, command: subprocess.Popen[bytes]) -> None:
-    """Do to the home what a reboot does: end all processes of Waypoint and its sessions, and remove mounts, cgroups and
-    /run. The disk stays.
+    """Simulate a reboot of the machine for the home: end all processes of Waypoint and its sessions, and remove mounts,
+    cgroups and the folder in /run. Files on disk stay.
     """
     command.kill()
 
@@ -38,7 +38,9 @@ def reboot(home: Home, command: subprocess.Popen[bytes]) -> None:
             end(pid)
         return not found
 
-    wait_until(are_gone, "nothing of Waypoint's runs")  # one part may just be starting another one
+    wait_until(
+        are_gone, "no daemon or supervisor of the home runs"
+    )  # repeated, because one may just be starting the other
     cgroups.end(str(ledger.group_of(home)))
     shutil.rmtree(home.runtime)
 
@@ -49,7 +51,7 @@ def end(pid: int) -> None:
 
 
 def pids(home: Home, part: str) -> list[int]:
-    """The processes of the home that are this part, which is not the client."""
+    """Return the processes of the home that are `part`, which must not be the client."""
     match part:
         case "criu":
             return ledger.criu_pids(home)

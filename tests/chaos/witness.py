@@ -1,7 +1,7 @@
-"""A program for the inside of a session: a count that lies in memory, in a file, and at the other end of a TCP
-connection. Whoever connects to PORT and writes `add` or `look` is told all three, as JSON.
+"""A program that runs in a session and keeps a count in memory, in a file, and in a peer process that it reaches over a
+TCP connection. A client that connects to PORT and writes `add` or `look` gets all three counts as JSON.
 
-Started with a folder as argument. Only the standard library: it runs on the session's own Python.
+The argument is the folder of the file. It runs on the session's own Python, so it uses the standard library only.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ ASK = (
     f"ask() {{ local reply=; exec 3<>/dev/tcp/127.0.0.1/{PORT} && echo $1 >&3 && read -r -t 5 reply <&3;"
     " exec 3>&-; echo $reply; }"
 )
-"""For a bash: the function `ask`, which sends a word and prints the answer."""
+"""Shell text for bash that defines `ask`, which sends a word to the program and prints the answer."""
 WORD_BYTES = 8
 
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _tell(ours: socket.socket, sign: bytes) -> int:
-    """The peer's count after `sign`. If a signal has ended the peer, the same signal ends this process."""
+    """Send `sign` to the peer and return its count. If a signal has ended the peer, end this process with it."""
     answer = b""
     with contextlib.suppress(ConnectionError):
         ours.sendall(sign * WORD_BYTES)
@@ -53,7 +53,7 @@ def _tell(ours: socket.socket, sign: bytes) -> int:
 
 
 def _start_peer(server: socket.socket) -> socket.socket:
-    """A process that counts, too, over a TCP connection that stays open."""
+    """Start the peer, which also counts. Return a TCP connection to it."""
     listener = socket.create_server(("127.0.0.1", 0))
     ours = socket.create_connection(listener.getsockname())
     theirs, _ = listener.accept()

@@ -1,1 +1,1 @@
-"""Tests of the processes room: CRIU found, installed, understood, and what it refuses."""
+"""Tests of waypoint/processes: finding, installing and calling CRIU, and explaining what it refuses."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-FAR_S = 60.0  # the archive is far away
+FAR_S = 60.0  # for one file of a distant mirror
 
 
 class _Keeper(ThreadingHTTPServer):
@@ -22,7 +22,7 @@ class _Keeper(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def fetch(self, path: str) -> bytes | None:
-        """None where the upstream has no such file."""
+        """Return the content of a file; None if the upstream does not have it."""
         kept = self.folder / hashlib.sha256(path.encode()).hexdigest()
         with self.lock:
             if not kept.exists():
@@ -43,16 +43,16 @@ class _Answer(BaseHTTPRequestHandler):
         self.send_response(404 if content is None else 200)
         self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a client that was killed
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client was killed
             self.wfile.write(content or b"")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        """Do not log requests."""
 
 
 @contextlib.contextmanager
 def kept_mirror(upstream: str, folder: Path) -> Iterator[str]:
-    """The address of a mirror with the content of `upstream`."""
+    """Yield the address of a mirror of `upstream`, which caches files in `folder`."""
     with _Keeper(upstream, folder) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

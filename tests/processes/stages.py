@@ -1,4 +1,4 @@
-"""Sessions for CRIU without a daemon, made with the launcher's functions in a forked process."""
+"""Makes sessions without a daemon for tests of CRIU, with the launcher's functions in a forked process."""
 
 import contextlib
 import faulthandler
@@ -45,7 +45,7 @@ from waypoint.upper.open_pool import open_pool
 
 Made = TypeVar("Made")
 
-OWN_PROCESS_S = 120  # a whole test runs in it
+OWN_PROCESS_S = 120  # for a whole test
 MIB = 1 << 20
 POOL_SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=64 * MIB, headroom_bytes=0, floor_bytes=0)
 
@@ -57,7 +57,7 @@ LAYERS = BasePlan(["/"], [])
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`pid`: its init, as the host sees it. `master`: of its terminal. `externals`: for the dump."""
+    """`pid`: the host's pid of its init. `externals`: CRIU's options for mounts from outside, for a dump."""
 
     pid: int
     master: int
@@ -75,7 +75,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The prepared mounts of a session's copy. `externals`: for the restore."""
+    """The prepared mounts of a session's copy. `externals`: CRIU's options for mounts from outside, for a restore."""
 
     spec: StartSpec
     row: LiveRow
@@ -84,7 +84,7 @@ class Fork:
 
 
 class Stage:
-    """Sessions in `folder`, in the process of `in_own_process`; `close` ends them all."""
+    """Starts sessions with files in `folder`, inside the process of `in_own_process`. `close` ends them all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -103,7 +103,7 @@ class Stage:
         self._pool.close()
 
     def start(self, **changes: object) -> Session:
-        """A session with a shell that executes lines from its terminal. `changes`: fields of its StartSpec."""
+        """Start a session with a shell that executes lines from its terminal. `changes`: fields of its StartSpec."""
         row = self._row()
         tree = Path(self._pool.create(row.tree))
         start_plan.prepare_tree(tree, LAYERS, row.setting, new_id(), row.branch)
@@ -138,13 +138,13 @@ class Stage:
     def listen(self, session: Session) -> int:
         """Start a process with a listening TCP socket in the session. Returns the port."""
         with netns.work_in(session.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
-            # The socket as all three: a /dev/null of ours would be a file from outside the session.
+            # The socket is also stdin, stdout and stderr: this process's /dev/null is a file outside the session.
             self.enter(session, HOLD, listener.fileno())
             port: int = listener.getsockname()[1]
             return port
 
     def connect(self, session: Session, port: int) -> None:
-        """Raises OSError if no process listens on the port of the session's loopback."""
+        """Connect to the port on the session's loopback. Raises OSError if no process listens."""
         netns.work_in(session.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)).close()
 
     def place(self, session: Session) -> Fork:
@@ -155,11 +155,11 @@ class Stage:
         return Fork(spec, row, externals.root, externals.restore)
 
     def adopt(self, pid: int, fork: Fork) -> Session:
-        """The session that was restored with pid 1 `pid`."""
+        """Return the restored session. `pid`: the host's pid of its init."""
         return Session(pid, pidfd.take(pid, MASTER_FD), fork.spec, fork.row)
 
     def spawn_beside(self, session: Session) -> Spawn:
-        """Starts CRIU for a dump."""
+        """Return a function that starts CRIU for a dump of the session."""
         run, group = str(self._places.kit.criu_run), self._places.dumps
         return lambda command: CriuChild(
             CriuBeside(
@@ -173,7 +173,7 @@ class Stage:
         )
 
     def spawn_into(self, fork: Fork) -> Spawn:
-        """Starts CRIU for a restore."""
+        """Return a function that starts CRIU for a restore of the fork."""
         run = str(self._places.kit.criu_run)
         return lambda command: CriuChild(
             CriuInto(mounts=fork.spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env), command
@@ -211,9 +211,10 @@ class Stage:
 
 
 def _wait_for_threads() -> None:
-    """Wait until this process has no other thread. The functions of the launcher, which has one thread, clone the
-    process without glibc (launch/supervise.py), so that glibc's locks stay as they are: if a thread was just ending
-    (`work_in` has one), setgid(2) would never return in the clone.
+    """Wait until this process has no other thread; one from `work_in` may still be ending.
+
+    The launcher's functions clone the process without glibc (launch/supervise.py). A lock of glibc that an ending
+    thread holds would stay locked in the clone, and setgid(2) would never return there.
     """
     wait_until(lambda: len(os.listdir("/proc/self/task")) == 1, "no other thread runs", brief=True)
 
@@ -228,7 +229,7 @@ def _pid_of(answer: LaunchResult) -> int:
 
 
 def criu_path() -> Path:
-    """The CRIU of the tests, which have the mark `requires("criu")`."""
+    """Return the CRIU of the tests with the mark `requires("criu")`."""
     return Path(os.environ["WAYPOINT_CRIU"])
 
 

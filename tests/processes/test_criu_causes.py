@@ -1,4 +1,4 @@
-"""Reasons that CRIU gave in real failures, recorded with 4.2.1 (others as the name says) on Linux 6.18."""
+"""Diagnoses of real failures of CRIU. The logs are of CRIU 4.2.1, or the version in the file's name, on Linux 6.18."""
 
 import re
 from pathlib import Path
@@ -128,7 +128,7 @@ def test_the_readable_line_about_a_killed_task_is_chosen() -> None:
     assert re.fullmatch(r"\d+ was killed by 9 unexpectedly: Killed", words)
 
 
-def test_a_limit_that_is_used_up_is_an_accident() -> None:
+def test_an_exhausted_limit_is_an_accident() -> None:
     lines = (
         "send_fds failed (-109)",
         "Can't open inotify: Too many open files",

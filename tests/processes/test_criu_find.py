@@ -15,7 +15,7 @@ from waypoint.setup.trials import NotMade
 WORKS = [Capability(name="dump", state="ok", required_for="live")]
 FAILS = [Capability(name="dump", state="missing", why="no vDSO", remedy="get another", required_for="live")]
 
-# Answers the request for its version as CRIU 4.2.1 does.
+# A program that answers the request for its version as CRIU 4.2.1 does.
 ANSWERS = r"""#!/bin/sh
 exec python3 -c '
 import socket, sys
@@ -27,7 +27,7 @@ side.send(bytes.fromhex("080a10015206080410022001"))
 
 
 class Trials:
-    """Records the trials, and returns the given outcome."""
+    """A fake of the trial: records the tried programs, and returns the given outcome."""
 
     def __init__(self, outcome: list[Capability]) -> None:
         self.outcome = outcome
@@ -47,7 +47,7 @@ def make_program(path: Path) -> Path:
 
 @pytest.fixture
 def distributed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The distribution has a criu."""
+    """The path of a criu that seems to be installed by the distribution."""
     program = make_program(tmp_path / "usr/sbin/criu")
     monkeypatch.setattr(programs, "SEARCH_PATH", f"{program.parent}:{os.environ['PATH']}")
     return program
@@ -55,7 +55,7 @@ def distributed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has no criu."""
+    """The machine seems to have no criu."""
     monkeypatch.setattr(programs, "SEARCH_PATH", str(tmp_path / "nothing"))
 
 

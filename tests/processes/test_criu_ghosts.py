@@ -1,4 +1,4 @@
-"""Removed folders in CRIU's images, changed without a CRIU."""
+"""Rewriting removed folders in CRIU's images, without a CRIU. CRIU calls a removed file that is still open a ghost."""
 
 import os
 import stat
@@ -73,7 +73,7 @@ def test_an_external_folder_becomes_one_ghost_for_all_its_descriptors(tmp_path: 
     assert isinstance(first, dict)
     assert isinstance(second, dict)
     assert first["name"] == "/srv/build"
-    assert (first["mnt_id"], first["later"], "ext" in first) == (2 * 90, "kept", False)  # a sint32
+    assert (first["mnt_id"], first["later"], "ext" in first) == (2 * 90, "kept", False)  # encoded as sint32
     assert {**first, "id": 4} == second
     assert isinstance(other, dict)
     assert other["name"] == "/etc"

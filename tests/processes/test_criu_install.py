@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.soak(part="setup"), has_apt, pytest.mark.requires("net
 
 UNREACHABLE = "http://127.0.0.1:9/debian"
 
-# Installs, and kills itself at the first message that begins with the given word.
+# A program that installs CRIU, and kills itself at the first message that begins with the given word.
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
@@ -58,7 +58,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, mirror: str) -> Path:
 
 @pytest.fixture
 def damaged(home: Path) -> Iterator[Path]:
-    """The same home with a library cut short."""
+    """The same home with a truncated library; it is repaired after the test."""
     library = next((home / "criu/lib").glob("libnet.so*"))
     os.truncate(library, 1000)
     yield home
@@ -124,7 +124,7 @@ def test_a_killed_installation_leaves_nothing_usable_and_the_next_one_succeeds(t
         kill_at(word, home, mirror)
         assert installed(home) is None
         assert not (home / "criu").exists()
-    kill_at("installed", home, mirror)  # complete, but not cleaned up
+    kill_at("installed", home, mirror)  # killed after the installation, before the cleanup
     assert installed(home) == home / "criu/bin/criu"
     os.unlink(home / "criu")
     install(home, print, mirror=mirror)

@@ -45,7 +45,7 @@ def test_a_notification_is_decoded() -> None:
 
 
 def test_a_refusal_is_decoded_without_unknown_fields() -> None:
-    # `content` has a `dump` member, too.
+    # `content` also has the field `dump`, which the codec does not know.
     content = bytes.fromhex(
         "080210001a020801220b08ffffffffffffffffff0138114a1d43616e277420666f726b20666f7220353a2046696c6520657869737473"
     )
@@ -68,7 +68,7 @@ def test_a_truncated_message_is_refused() -> None:
     for end in range(1, len(DUMP_REQUEST_BYTES)):
         with contextlib.suppress(ValueError):
             readable[end] = decode(REQUEST, DUMP_REQUEST_BYTES[:end])
-    assert readable == {2: {"type": 1}}  # exactly the first field
+    assert readable == {2: {"type": 1}}  # only a cut right after the first field leaves a valid message
 
 
 def test_bytes_that_are_not_a_message_are_refused() -> None:
@@ -121,7 +121,7 @@ def _value(field: Field) -> st.SearchStrategy[Value]:
 
 
 @given(_values(REQUEST))
-def test_what_is_encoded_is_decoded(values: dict[str, Value]) -> None:
+def test_decoding_reverses_encoding(values: dict[str, Value]) -> None:
     assert decode(REQUEST, encode(REQUEST, values)) == values
 
 

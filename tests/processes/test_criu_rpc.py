@@ -1,4 +1,4 @@
-"""Requests to CRIU, with fake programs and with the real one, for single processes; sessions: test_criu_sessions.py."""
+"""Requests to fake CRIUs and to the real one, for single processes. For sessions see test_criu_sessions.py."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that CRIU can dump: with its own session, and only /dev/null open."""
+    """A `sleep` that CRIU can dump: it leads a session of its own, and has only /dev/null open."""
     quiet = subprocess.DEVNULL
     command = ["sleep", "1000"]
     with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True) as process:
@@ -59,6 +59,14 @@ def script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+class Started(list[Process]):
+    """Starts CRIU on this machine as usual, and keeps the started processes."""
+
+    def __call__(self, command: CriuCommand) -> Process:
+        self.append(spawn_here(command))
+        return self[-1]
 
 
 # --- without CRIU
@@ -82,7 +90,7 @@ def test_the_message_of_a_broken_program_is_quoted(tmp_path: Path) -> None:
         Criu(broken).version()
 
 
-def test_a_killed_or_starved_program_is_not_a_lack_of_the_host(tmp_path: Path) -> None:
+def test_a_killed_program_or_one_without_memory_is_not_reported_as_a_lack_of_the_host(tmp_path: Path) -> None:
     killed = script(tmp_path / "killed", "echo 'one moment' >&2; kill -9 $$")
     with pytest.raises(Failed, match="one moment; it was killed"):
         Criu(killed).version()
@@ -92,7 +100,7 @@ def test_a_killed_or_starved_program_is_not_a_lack_of_the_host(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
-def test_a_limit_that_is_used_up_is_not_a_lack_of_the_host(tmp_path: Path, folder: int, number: int) -> None:
+def test_an_exhausted_limit_is_not_reported_as_a_lack_of_the_host(tmp_path: Path, folder: int, number: int) -> None:
     def refuse(command: CriuCommand) -> Process:
         raise OSError(number, os.strerror(number))
 
@@ -111,7 +119,7 @@ def test_a_program_that_dies_in_a_dump_is_quoted(tmp_path: Path, folder: int) ->
 
 
 def test_the_end_of_the_program_is_noticed_while_its_child_holds_the_socket(tmp_path: Path, folder: int) -> None:
-    """As after a failed restore, whose unfinished tasks live on."""
+    """A failed restore leaves such children: its unfinished tasks."""
     broken = script(tmp_path / "criu", f"sleep 1000 & echo $! >{tmp_path}/pid; exit 1")
     with pytest.raises(CriuFailed) as caught:
         Criu(broken).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder))
@@ -120,15 +128,10 @@ def test_the_end_of_the_program_is_noticed_while_its_child_holds_the_socket(tmp_
 
 
 def test_a_silent_idle_program_is_killed_after_the_deadline(tmp_path: Path, folder: int) -> None:
-    started: list[Process] = []
-
-    def spawn(command: CriuCommand) -> Process:
-        started.append(spawn_here(command))
-        return started[0]
-
+    started = Started()
     silent = script(tmp_path / "criu", "exec sleep 1000")
     with pytest.raises(CriuAccident, match="sent nothing"):
-        Criu(silent, spawn).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, deadline_s=0.1))
+        Criu(silent, started).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, deadline_s=0.1))
     assert started[0].wait() == -signal.SIGKILL
 
 
@@ -159,17 +162,12 @@ def test_no_descriptor_stays_open_after_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_dump_whose_request_is_too_large_leaves_nothing(tmp_path: Path, folder: int) -> None:
-    started: list[Process] = []
-
-    def spawn(command: CriuCommand) -> Process:
-        started.append(spawn_here(command))
-        return started[0]
-
+    started = Started()
     silent = script(tmp_path / "criu", "exec sleep 1000")
     externals = tuple(f"mnt[/{number:0>100}]:x" for number in range(10_000))
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="too long"):
-        Criu(silent, spawn).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, externals=externals))
+        Criu(silent, started).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, externals=externals))
     assert started[0].wait() == -signal.SIGKILL
     assert os.listdir("/proc/self/fd") == before
 
@@ -177,11 +175,7 @@ def test_a_dump_whose_request_is_too_large_leaves_nothing(tmp_path: Path, folder
 def test_the_program_is_killed_if_descriptors_run_out_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[Process] = []
-
-    def spawn(command: CriuCommand) -> Process:
-        started.append(spawn_here(command))
-        return started[0]
+    started = Started()
 
     def refuse(*_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -193,12 +187,12 @@ def test_the_program_is_killed_if_descriptors_run_out_at_its_start(
         with monkeypatch.context() as patched:
             patched.setattr(module, call, refuse)
             with pytest.raises(OSError, match="Too many open files"):
-                Criu(silent, spawn).version()
+                Criu(silent, started).version()
         assert [process.wait() for process in started] == [-signal.SIGKILL] * count
         assert os.listdir("/proc/self/fd") == before
 
 
-# --- with the real one
+# --- with the real CRIU
 
 
 @pytest.mark.requires("criu")
@@ -224,7 +218,7 @@ class TestWithCriu:
 
         assert in_own_process(work) >= (4, 2, 0)
 
-    def test_a_dumped_process_goes_on_and_an_ended_one_is_restored(
+    def test_a_dumped_process_continues_and_an_ended_one_is_restored(
         self, tmp_path: Path, sleeper: subprocess.Popen[bytes]
     ) -> None:
         criu = Criu(criu_path())
@@ -240,7 +234,9 @@ class TestWithCriu:
             assert name_of(restored.pid) == "sleep"
             end(restored.pid)
 
-    def test_stages_are_notified_in_order(self, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    def test_the_steps_of_dump_and_restore_are_notified_in_order(
+        self, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+    ) -> None:
         criu = Criu(criu_path())
         seen: list[Notice] = []
         with ExitStack() as stack:
@@ -286,18 +282,14 @@ class TestWithCriu:
     def test_the_death_of_criu_is_reported_even_if_the_callback_fails_too(
         self, tmp_path: Path, sleeper: subprocess.Popen[bytes]
     ) -> None:
-        started: list[Process] = []
-
-        def spawn(command: CriuCommand) -> Process:
-            started.append(spawn_here(command))
-            return started[-1]
+        started = Started()
 
         def lose_it(notice: Notice) -> None:
             started[-1].kill()
             started[-1].wait()
             raise ProcessLookupError(errno.ESRCH, "setns: No such process")
 
-        criu = Criu(criu_path(), spawn)
+        criu = Criu(criu_path(), started)
         with ExitStack() as stack:
             images, work = (_open_new(stack, tmp_path / name) for name in ("images", "work"))
             criu.dump(DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images))
@@ -317,7 +309,7 @@ class TestWithCriu:
             with pytest.raises(KeyError, match=step):
                 _leave_after(step, Criu(criu_path()).dumping(options))
         assert sleeper.poll() is None
-        wait_until(lambda: task_state(sleeper.pid).state == "S", "it is asleep again, and not stopped")
+        wait_until(lambda: task_state(sleeper.pid).state == "S", "the process sleeps again, and is not stopped")
 
     def test_a_dump_of_a_missing_process_is_an_error_with_a_log(self, tmp_path: Path, folder: int) -> None:
         with pytest.raises(CriuFailed) as caught:

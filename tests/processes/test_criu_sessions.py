@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay",
 
 
 def restore(stage: Stage, session: Session, images: int, name: str, notices: list[Notice] | None = None) -> Session:
-    """A fork of the frozen `session`."""
+    """Restore the dump `images` of the frozen `session` as a fork."""
     place = stage.place(session)
     furnish_it = furnish(session.spec)
 
@@ -44,7 +44,7 @@ def restore(stage: Stage, session: Session, images: int, name: str, notices: lis
 
 
 def read_answer(session: Session, line: str) -> str:
-    """What the shell prints for `line`, without the echo."""
+    """Return what the shell prints for `line`, without the echo."""
     type_line(session, f"{line}; echo 'end''mark'")
     seen = b""
     while b"endmark" not in seen:
@@ -76,7 +76,7 @@ def test_forks_have_the_variables_files_and_ports_of_the_dump_and_diverge(tmp_pa
 
 @pytest.mark.requires("criu")
 def test_a_restored_session_does_not_have_the_keys_of_the_restoring_process(tmp_path: Path) -> None:
-    """Images do not contain session keyrings: restored tasks have CRIU's."""
+    """Images do not contain session keyrings. A restored task inherits the keyring of CRIU."""
     read_key = """python3 -c 'import ctypes; print(ctypes.CDLL(None).syscall(250, 10, -3, b"user", b"hostkey", 0))'"""
 
     def work(stage: Stage) -> list[str]:
@@ -111,14 +111,14 @@ def test_a_session_keeps_its_limits_and_read_only_mounts_through_a_restore(tmp_p
 
     before, after = on_stage(tmp_path, work)
     assert before == after
-    assert "CapBnd:\t00000000a00425fb" in before  # Docker's, without mknod
+    assert "CapBnd:\t00000000a00425fb" in before  # Docker's default set without mknod
     assert "/dev ro" in before
     assert "/proc/sys ro" in before
     assert "Read-only\nnull" in before
 
 
 @pytest.mark.requires("criu")
-def test_the_monotonic_clock_goes_on_from_the_moment_of_the_dump(tmp_path: Path) -> None:
+def test_the_monotonic_clock_continues_from_the_moment_of_the_dump(tmp_path: Path) -> None:
     clock = """python3 -c 'import time; print(time.monotonic())'"""
 
     def work(stage: Stage) -> tuple[float, float, float]:
@@ -158,9 +158,9 @@ def test_a_process_that_entered_a_session_is_a_child_of_its_pid_1_and_is_dumped(
         pid = stage.enter(session, ["/bin/sh", "-c", look], theirs.fileno())
         theirs.close()
         own, parent = ours.recv(100).decode().split()
-        assert int(own) < pid  # the one is seen from inside, the other from outside
+        assert int(own) < pid  # `own` is the pid inside the session, `pid` the host's
         ours.close()
-        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended, and was reaped")
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the process has ended, and was reaped")
         stage.listen(session)
         wait_for_program(session, "sleep")
         images = stage.dump(session)

@@ -1,4 +1,4 @@
-"""Packages of another Debian suite, fetched with apt on a state of its own."""
+"""Downloading packages of another Debian suite with apt, without using the machine's own apt state."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ has_apt = pytest.mark.requires("apt-get")
 
 
 def use_sources(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> None:
-    """Make apt read its sources from files of the given texts; the `_` of a name becomes the dot of its suffix."""
+    """Make apt read its sources from files with the given texts. The `_` in a name becomes the dot of its suffix."""
     parts = folder / "sources.list.d"
     parts.mkdir()
     for name, text in texts.items():
@@ -78,29 +78,29 @@ def test_an_unreachable_mirror_is_reported_with_apt_s_message(tmp_path: Path) ->
 @has_apt
 @pytest.mark.requires("network")
 class TestWithAMirror:
-    def test_a_package_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+    def test_a_missing_package_is_named(self, tmp_path: Path) -> None:
         archive = Archive(tmp_path, mirror=find_mirror(), suite="forky", keyring=find_keyring())
         archive.update(print)
         with pytest.raises(AptFailed, match="Unable to locate package no-such"):
             archive.download("no-such-package")
 
-    def test_a_suite_that_is_signed_by_nobody_we_know_is_refused(self, tmp_path: Path) -> None:
+    def test_a_suite_signed_with_an_unknown_key_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "empty.gpg").touch()
         archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=tmp_path / "empty.gpg")
         with pytest.raises(AptFailed, match="sign"):
             archive.update(print)
 
-    def test_an_outdated_mirror_is_taken_with_a_word(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_outdated_mirror_is_used_with_a_message(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         strict = tmp_path / "strict.conf"
-        strict.write_text('Acquire::Max-ValidTime "1";\n')  # every mirror is outdated by this
+        strict.write_text('Acquire::Max-ValidTime "1";\n')  # every mirror counts as outdated
         monkeypatch.setenv("APT_CONFIG", str(strict))
         said: list[str] = []
         archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=find_keyring())
         archive.update(said.append)
         assert said == ["the mirror's list of forky is out of date; it is used nevertheless"]
 
-    def test_our_numbers_are_those_of_criu_s_own_description(self, tmp_path: Path) -> None:
-        """Debian's development package has the file that CRIU itself is built from."""
+    def test_field_numbers_are_those_of_crius_own_proto_file(self, tmp_path: Path) -> None:
+        """Debian's package libcriu-dev contains the proto file from which CRIU is built."""
         archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=find_keyring())
         archive.update(print)
         packages = archive.download("libcriu-dev")
@@ -127,7 +127,7 @@ def numbers(table: Message) -> dict[str, tuple[int, bool]]:
 
 
 def parse_proto(text: str) -> dict[str, dict[str, object]]:
-    """Messages: field to (number, is repeated). Enums: name to number."""
+    """Return for each message: field to (number, is repeated); for each enum: name to number."""
     found: dict[str, dict[str, object]] = {}
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
     for kind, name, body in re.findall(r"(message|enum)\s+(\w+)\s*\{(.*?)\}", text, re.DOTALL):
@@ -139,7 +139,7 @@ def parse_proto(text: str) -> dict[str, dict[str, object]]:
     return found
 
 
-def test_the_shape_of_the_description_is_understood() -> None:
+def test_a_proto_file_is_parsed() -> None:
     text = "message a {\n  required int32 x = 1;\n repeated b y = 27; /* z = 3 */ }\nenum c { IGNORE = 0; FULL = 4; };"
     assert parse_proto(text) == {"a": {"x": (1, False), "y": (27, True)}, "c": {"IGNORE": 0, "FULL": 4}}
 

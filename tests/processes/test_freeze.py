@@ -1,4 +1,4 @@
-"""Freezing in a state in which CRIU can stop every task."""
+"""Freezing a session in a state in which CRIU can stop every task."""
 
 import contextlib
 import os
@@ -31,17 +31,17 @@ def test_a_quiet_session_is_frozen_at_once(tmp_path: Path) -> None:
 
 
 def is_in_vfork(session: Session) -> bool:
-    """Parent and child exist, and the parent sleeps uninterruptibly."""
+    """Whether parent and child exist, and the parent sleeps uninterruptibly."""
     states = [one.state for one in running(session) if one.name == "python3"]
     return len(states) == 2 and "D" in states
 
 
-def test_a_parent_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path) -> None:
+def test_a_parent_in_vfork_is_named_and_the_session_continues(tmp_path: Path) -> None:
     def work(stage: Stage) -> tuple[str, str]:
         session = stage.start()
         type_line(session, f"{HELD_IN_VFORK} &")
-        wait_until(lambda: is_in_vfork(session), "it is in a vfork", brief=True)
-        with pytest.raises(Failed) as caught:  # not CannotCapture: the state may end
+        wait_until(lambda: is_in_vfork(session), "a process waits in vfork", brief=True)
+        with pytest.raises(Failed) as caught:  # not CannotCapture, because the vfork may end
             freeze_for_dump(session.cgroup)
         return caught.value.said, cgroups.read(session.cgroup, "cgroup.freeze")
 
@@ -80,7 +80,7 @@ def test_a_traced_process_is_named_at_once_with_its_tracer(tmp_path: Path) -> No
     said, seconds = on_stage(tmp_path, work)
     assert said.startswith("sleep (pid ")
     assert "traced by strace (pid " in said
-    assert seconds < 5  # CRIU would take ten to give up
+    assert seconds < 5  # CRIU itself would give up after ten seconds
 
 
 def test_the_state_of_an_ended_process_is_an_error() -> None:

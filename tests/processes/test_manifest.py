@@ -60,7 +60,7 @@ def test_a_child_of_the_shell_may_have_gained_rights(ending: ExitStack) -> None:
     shell = subprocess.Popen([sys.executable, "-c", script])
     ending.callback(shell.wait)
     ending.callback(shell.kill)
-    wait_until(lambda: procfs.rights(shell.pid).uids == {1}, "the stand-in for a shell is a plain user's")
+    wait_until(lambda: procfs.rights(shell.pid).uids == {1}, "the stand-in for a shell runs as an ordinary user")
     (child,) = procfs.children(shell.pid)
     ending.callback(os.kill, child, 9)
     assert [one.lost for one in programs(child, shell=shell.pid)] == [""]

@@ -62,14 +62,14 @@ time.sleep(1000)
 @pytest.mark.soak(part="timing")
 @pytest.mark.parametrize("owner", [OWNER, 0])
 def test_inotify_instances_of_a_session_with_its_own_owner_do_not_count_for_root(tmp_path: Path, owner: int) -> None:
-    """With root as the owner they count: the negative control."""
+    """The negative control is root as the owner, for whom they count."""
 
     def work(stage: Stage) -> tuple[int, int]:
         session = stage.start(owner=owner)
         outcome = Path(f"/proc/{session.pid}/root/var/tmp/outcome")
         program = f"exec(bytes.fromhex({TAKES_ALL.encode().hex()!r}))"
         type_line(session, shlex.join(["python3", "-c", program]))
-        wait_until(outcome.exists, "the program has them all", PATIENCE_S)
+        wait_until(outcome.exists, "the program has taken all instances", PATIENCE_S)
         return int(outcome.read_text()), instances_left()
 
     taken, left = on_stage(tmp_path, work)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from waypoint.processes.respawn.redact import argument, command_line
 
 MARK = "Zq7"
-"""Begins and ends each secret, and is nowhere else."""
+"""Each secret begins and ends with this text, which occurs nowhere else."""
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\0")
 SECRETS = st.text(CHARACTERS, max_size=40).map(lambda text: f"{MARK}{text}{MARK}")
 

@@ -1,4 +1,4 @@
-"""The doctor's trial with real sessions of a temporary home and real dumps."""
+"""The doctor's trial of a CRIU, with real sessions of a temporary home and real dumps."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ from waypoint.setup.trials import trial, try_everything
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay", "timens", "userns")]
 
-# Refuses a dump, as CRIU 4.1.1 does on Linux 6.16 and newer, if a program listens in the session.
+# A CRIU that refuses a dump if a program listens in the session, as CRIU 4.1.1 does on Linux 6.16 and newer.
 NO_SOCKETS = """#!{python} -IS
 import os, socket, struct, sys
 sys.path.insert(0, {root!r})
@@ -39,13 +39,13 @@ if request["type"] == RequestType.DUMP and "freeze_cgroup" in request["opts"] an
     log = request["opts"]["log_file"]
     with open(f"/proc/{{caller}}/fd/{{request['opts']['work_dir_fd']}}/{{log}}", "w") as file:
         file.write("(00.010000) Error (criu/sk-inet.c:1): Can't get 1:16 opt: Operation not supported\\n")
-    side.recv(1 << 20)  # else the kernel reports a reset to the other side in place of the answer
+    side.recv(1 << 20)  # otherwise the other side gets a reset in place of the answer
     side.send(encode(RESPONSE, {{"type": RequestType.DUMP, "success": False}}))
     sys.exit(1)
 os.execv({criu!r}, [{criu!r}, *sys.argv[1:]])
 """
 
-# In the place of CRIU: stands still when it is to dump or to restore a session.
+# A CRIU that hangs when it should dump or restore a session.
 HANGS = """#!{python} -IS
 import os, signal, socket, sys
 sys.path.insert(0, {root!r})
@@ -57,9 +57,9 @@ if request["type"] == RequestType.{at} and ("freeze_cgroup" in request["opts"] o
 os.execv({criu!r}, [{criu!r}, *sys.argv[1:]])
 """
 HANGS_AT = {1: "DUMP", 2: "RESTORE"}
-"""By the number of sessions that the trial has then."""
+"""The request at which the CRIU hangs, by the number of sessions that the trial has then."""
 
-# Exit status 1 if the CRIU passes.
+# A program that tries a CRIU; its exit status is 1 if the CRIU passes.
 TRY = """
 import sys
 from pathlib import Path
@@ -73,7 +73,7 @@ except Failed:
 
 
 def groups_of(home: Path) -> list[Path]:
-    """The control groups of the sessions of `home`, in the order of their making."""
+    """Return the cgroups of the sessions of `home`."""
     group = Path(cgroups.find_hierarchies().unified) / "waypoint" / home_id(home)
     return [path for path in group.glob("*") if is_id(path.name)]
 
@@ -104,7 +104,7 @@ def test_a_program_that_is_not_criu_is_quoted_and_the_rest_is_not_tried(tmp_path
 
 @pytest.mark.requires("criu")
 def test_a_criu_whose_check_passes_but_whose_dumps_fail_does_not_pass(tmp_path: Path) -> None:
-    """As CRIU 4.1.1 on Linux 6.16."""
+    """CRIU 4.1.1 behaves so on Linux 6.16."""
     shell = os.path.realpath("/bin/sh")
     says = f"""#!{shell}
 case "$*" in check*) echo Looks good.; exit 0;; esac
@@ -167,7 +167,7 @@ def test_parallel_trials_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def begun(home: Path, sessions: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that tries a CRIU, at the moment when that CRIU hangs with so many sessions."""
+    """Yield a process that tries a CRIU, once that CRIU hangs and `sessions` sessions live."""
     facts = {"python": os.path.realpath(sys.executable), "root": str(ROOT), "criu": str(criu_path())}
     hangs = script(home.with_name("hangs"), HANGS.format(at=HANGS_AT[sessions], **facts))
     argv = [sys.executable, "-c", TRY, str(hangs), str(home)]
@@ -184,7 +184,7 @@ def begun(home: Path, sessions: int) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def program_of(somebody: int) -> int:
-    """The trial's own process, started by `somebody`."""
+    """Return the process of the trial, the only child of `somebody`."""
     (pid,) = map(int, Path(f"/proc/{somebody}/task/{somebody}/children").read_text().split())
     return pid
 
@@ -213,7 +213,7 @@ def test_remains_of_a_killed_trial_are_removed(tmp_path: Path, sessions: int, sw
         os.close(program)
     (left,) = home.iterdir()
     groups = groups_of(left)
-    assert groups  # the launcher, which ends last, may have ended the restored session
+    assert groups  # at least one; the launcher may have ended the restored session
     assert Path(runtime_folder(str(left))).exists()
     swept(home)
     assert list(home.iterdir()) == []
@@ -231,7 +231,7 @@ def test_the_parent_of_a_killed_trial_removes_its_remains(tmp_path: Path, sessio
         (made,) = home.iterdir()
         groups = groups_of(made)
         os.kill(program_of(somebody.pid), signal.SIGKILL)
-        assert somebody.wait(PATIENCE_S) == 0  # not passed
+        assert somebody.wait(PATIENCE_S) == 0  # the CRIU has not passed
     assert list(home.iterdir()) == []
     assert not any(group.exists() for group in groups)
     assert not Path(runtime_folder(str(made))).exists()

@@ -1,4 +1,4 @@
-"""Finding the names of watched files, without a session."""
+"""Finding the names of files that inotify instances watch, without a session."""
 
 import ctypes
 import os
@@ -47,7 +47,7 @@ def test_too_many_watched_files_are_refused(watcher: int, monkeypatch: pytest.Mo
     with Watches(os.getpid(), []) as found:
         found.look([os.getpid()])
         assert found.number >= 3
-        assert found.take_new() == {}  # CRIU finds files outside overlays
+        assert found.take_new() == {}  # files outside of overlays are left to CRIU
     monkeypatch.setattr(watches, "MOST_WATCHES", 2)
     with Watches(os.getpid(), []) as found, pytest.raises(CannotCapture, match=rf"fd {watcher}\) .*more than 2 files"):
         found.look([os.getpid()])

@@ -1,4 +1,4 @@
-"""Imports flow one way. A new arrow is a design decision: change docs/architecture.md in the same commit."""
+"""Imports have one direction. A new arrow is a design decision: change docs/architecture.md in the same commit."""
 
 import ast
 import itertools
@@ -87,11 +87,13 @@ MAY_USE: dict[str, set[str]] = {
     "daemon": {"msgspec", "h11"},
     "cli": {"click"},
 }
-"""For each package, foreign packages. `linux`, `client` and `shellwrap` have none: they start fast."""
+"""For each package, the third-party packages that it may import. `linux`, `client` and `shellwrap` may import none, so
+that they start fast.
+"""
 
 
 STANDARD_LIBRARY = sys.stdlib_module_names | {"_sha2", "_sha256"}
-"""Of every supported Python: `_sha256` is `_sha2` since 3.12."""
+"""The modules of every supported Python. Since 3.12 `_sha256` is `_sha2`."""
 
 
 def package_of(module: str) -> str:
@@ -211,7 +213,7 @@ def test_the_table_has_no_cycle() -> None:
 
 
 def drawing() -> list[set[str]]:
-    """The chain of packages in docs/architecture.md: one set for each place between two arrows."""
+    """Return the chain of packages in docs/architecture.md: one set for each level between two arrows."""
     page = (ROOT / "docs/architecture.md").read_text()
     chain = re.search(r"^cli ─▶ .*(?:\n +─▶ .*)*$", page, re.MULTILINE)
     assert chain, "docs/architecture.md has no line that begins with 'cli ─▶'"
@@ -234,7 +236,7 @@ def test_the_table_agrees_with_the_drawing_in_the_document() -> None:
 def test_each_arrow_of_the_drawing_is_allowed() -> None:
     places = drawing()
     for upper, lower in itertools.pairwise(places):
-        if upper != {"client"}:  # the socket
+        if upper != {"client"}:  # the arrow below `client` is the socket, not an import
             assert all(lower <= MAY_IMPORT[package] for package in upper), (upper, lower)
 
 

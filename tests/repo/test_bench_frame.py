@@ -1,4 +1,4 @@
-"""The benchmark measures each figure in turns with its floor, and judges the median."""
+"""The benchmark measures each figure alternately with its floor (the least possible value), and judges the median."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from tests.bench.frame import (
 )
 
 
-def test_a_figure_is_measured_in_turns_with_its_floor_after_two_runs_that_do_not_count() -> None:
+def test_figure_and_floor_are_measured_alternately_after_two_warm_up_runs() -> None:
     order: list[str] = []
     values = iter([100.0, 100.0, 1.0, 2.0, 3.0])
 
@@ -45,6 +45,6 @@ def test_the_median_is_judged_by_its_aim(aim: Aim | None, verdict: str) -> None:
     assert measured(Figure("f", "ms", lambda: 5.0, floor=lambda: 3.0, aim=aim), Sizes(runs=3)).verdict == verdict
 
 
-def test_a_command_that_fails_is_no_figure() -> None:
+def test_a_failing_command_raises_an_error() -> None:
     with pytest.raises(RuntimeError, match="no such thing"):
         ms_of_command(["sh", "-c", "echo no such thing >&2; exit 3"])

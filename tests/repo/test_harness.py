@@ -39,7 +39,7 @@ def run_pytest(
 
 
 def ignore_all_signals() -> None:
-    """As `nohup command &`, and more: with SIGCHLD ignored, each program seems to succeed."""
+    """Ignore all signals, as `nohup command &` ignores some. With SIGCHLD ignored, each program seems to succeed."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *range(32, 65)}:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGINT, signal.SIGUSR1])

@@ -1,4 +1,4 @@
-"""Only waypoint/capture knows where a capture lies and which upper tree belongs to it."""
+"""Only waypoint/capture contains paths of captures and finds the upper tree of a capture."""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ EXCUSED: dict[str, str] = {
 
 
 def reaches_in(path: Path) -> Iterator[str]:
-    """Code that names the hot area, or the tree of a capture."""
+    """Yield code that names the folder of capture images (the hot area) or the upper tree of a capture."""
     module = tree.parsed(path)
     spoken = tree.docstrings(module)
     for node in ast.walk(module):
@@ -41,7 +41,7 @@ def is_capture_id(argument: ast.expr) -> bool:
     return (isinstance(argument, ast.Attribute) and argument.attr == "id") or ast.unparse(argument) == "capture_id"
 
 
-def test_only_the_owner_knows_where_captures_lie() -> None:
+def test_only_waypoint_capture_contains_paths_of_captures() -> None:
     paths = [path for path in tree.python_files("waypoint") if path.parts[:2] != OWNER and str(path) not in EXCUSED]
     assert [problem for path in paths for problem in reaches_in(path)] == []
 

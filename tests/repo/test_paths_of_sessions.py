@@ -15,7 +15,7 @@ OWN_FOLDERS = ("run/waypoint", ".waypoint/")
 
 NAMED_BY_OTHERS = ("base", "item.source")
 FOLDERS = ("merged", "views.wanted", "views.present", "present_upper", "wanted_upper", *NAMED_BY_OTHERS)
-"""Names of variables with a folder whose content is untrusted: a session's, or that of a base."""
+"""Names of variables with an untrusted folder: its content comes from a session or a base."""
 
 MAY_JOIN = {
     (
@@ -27,9 +27,9 @@ MAY_JOIN = {
     ("waypoint/launch/externals.py", "os.path.isdir(item.source)"): "a bind that has become a link is refused later",
     ("waypoint/session/birth/setting.py", "os.path.isdir(base)"): "the base itself, which the caller named",
 }
-"""Expressions that may join a path to such a folder. (In a base that is not the machine's root, only that root itself
-is
-a mount point.)"""
+"""Expressions that may join a path to such a folder. In a base that is not the machine's root, only the base itself
+is a mount point.
+"""
 
 MAY_FOLLOW = {
     (
@@ -71,7 +71,7 @@ MAY_MOUNT_AT: dict[tuple[str, str], str] = {
 
 
 def openers(path: Path) -> Iterator[str]:
-    """Calls of openat2, and paths below another process's root, folder or descriptors."""
+    """Yield calls of openat2, and paths below another process's root, folder or descriptors."""
     module = tree.parsed(path)
     for node in ast.walk(module):
         match node:
@@ -179,8 +179,10 @@ def test_the_launcher_mounts_on_opened_descriptors() -> None:
     assert found == set(MAY_MOUNT_AT)
 
 
-def test_what_reads_all_of_a_sessions_folder_is_called_by_threads_alone() -> None:
-    """A session makes names there by the hundred thousand. A function that is handed to a thread is not called here."""
+def test_functions_that_list_a_sessions_folder_run_only_in_threads() -> None:
+    """A session may put a hundred thousand files there. A call in the source would run in the event loop; to run in a
+    thread, the function is passed as an argument.
+    """
     slow = ("clear_folder", "clear_unread")
     assert [f"{path}:{line}" for path in code() for line in called(tree.parsed(path), slow)] == []
     assert [*called(ast.parse("ending.clear_folder(folder)"), slow)] == ["1: ending.clear_folder"]

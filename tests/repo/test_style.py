@@ -45,7 +45,7 @@ READS_ENVIRONMENT: dict[str, str] = {
 TOUCHES_KERNEL: dict[str, str] = {}
 """Files outside waypoint/linux that may use ctypes, ioctl or /proc."""
 
-HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/resources.py": "a thread does what comes at the end"}
+HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/resources.py": "the end of the hold runs in a thread"}
 """Files in which a coroutine may hold a capture by `Captures.hold`."""
 
 SEVERAL_OUTCOMES: dict[str, str] = {
@@ -58,7 +58,7 @@ STATUSES = {"code", "returncode", "exit", "exitstatus", "exit_status", "status",
 
 
 def silent_handlers(path: Path) -> Iterator[int]:
-    """`except X: pass`: say `contextlib.suppress(X)`, with a comment why it is safe."""
+    """Yield each `except X: pass`. Write `contextlib.suppress(X)`, with a comment why it is safe."""
     for node in ast.walk(tree.parsed(path)):
         if isinstance(node, ast.ExceptHandler) and all(map(_is_nothing, node.body)):
             yield node.lineno
@@ -69,7 +69,7 @@ def _is_nothing(step: ast.stmt) -> bool:
 
 
 def sleeps(path: Path) -> Iterator[int]:
-    """Sleeps, except of length zero, which only yield."""
+    """Yield sleeps, except those of length zero, which only yield the processor."""
     for call, name in tree.calls(tree.parsed(path)):
         length = call.args[0] if call.args else None
         is_zero = isinstance(length, ast.Constant) and length.value == 0
@@ -91,7 +91,7 @@ def environment_reads(path: Path) -> Iterator[int]:
 
 
 def kernel_touches(path: Path) -> Iterator[int]:
-    """ctypes, ioctl and paths of this machine's /proc, except in docstrings; not a session's (`f"{root}/proc"`)."""
+    """Yield uses of ctypes, ioctl and the machine's /proc (not a session's, `f"{root}/proc"`), except in docstrings."""
     module = tree.parsed(path)
     spoken = tree.docstrings(module) | tree.continuations(module)
     for node in ast.walk(module):
@@ -107,7 +107,7 @@ def kernel_touches(path: Path) -> Iterator[int]:
 
 
 def holds_in_the_loop(path: Path) -> Iterator[int]:
-    """Coroutines with `captures.hold`, whose end may remove a tree; the event loop uses `holding`."""
+    """Yield coroutines that call `captures.hold`: its end may remove a tree, which blocks. They must use `holding`."""
     for coroutine in ast.walk(tree.parsed(path)):
         if isinstance(coroutine, ast.AsyncFunctionDef):
             for call, name in tree.calls(coroutine):
@@ -116,7 +116,7 @@ def holds_in_the_loop(path: Path) -> Iterator[int]:
 
 
 def several_outcomes(path: Path) -> Iterator[int]:
-    """`code in (0, 125)`, or `code in SOMETHING`: such a test accepts both success and failure."""
+    """Yield tests such as `code in (0, 125)` or `code in SOMETHING`, which accept both success and failure."""
     for node in ast.walk(tree.parsed(path)):
         match node:
             case ast.Compare(left=left, ops=[ast.In()], comparators=[accepted]) if _last_name(left) in STATUSES:

@@ -20,9 +20,9 @@ OURS = {
     "org": "names of objects on D-Bus",
     "some": "an example",
 }
-"""First parts of texts that look like a path but are none."""
+"""First parts of texts that look like a path, but are not paths."""
 
-# An absolute path of two parts or more that stands by itself: after a quote, a blank, a bracket, `=` or at the start.
+# An absolute path of two parts or more, after a quote, a blank, a bracket, a comma, `=` or at the start.
 _PATH = re.compile(r"(?:^|(?<=[\s\"'`(\[=:,]))/(?P<top>[A-Za-z0-9][A-Za-z0-9._-]*)/[A-Za-z0-9._-]")
 
 
@@ -57,7 +57,7 @@ def test_no_file_names_the_folder_this_checkout_lies_in() -> None:
 
 
 def _names(text: str, place: str) -> bool:
-    """Whether the text has the path, not only as the end of a longer one."""
+    """Whether the text contains the path `place`, not only as the end of a longer path."""
     return re.search(rf"(?<![\w.}}-]){re.escape(place)}", text) is not None
 
 

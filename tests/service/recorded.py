@@ -1,4 +1,4 @@
-"""A home for tests of undo: names, turns and the operation log are real; sessions are only rows in names.db."""
+"""A home for tests of undo. Names, locks and the operation log are real; sessions are only rows in names.db."""
 
 import asyncio
 import contextlib
@@ -22,9 +22,10 @@ from waypoint.store.names import Names
 
 
 class RecordedSessions:
-    """A fake of the registry and of `checkpoint` and `restore`: changes only the record.
+    """A fake of the registry, `checkpoint` and `restore` that changes only names.db.
 
-    `gate`: each deed waits for it. `afterwards`: called when a deed is done, before the undo goes on.
+    `gate`: each call of `checkpoint` or `restore` waits for this event. `afterwards`: is called after each, before the
+    undo continues.
     """
 
     def __init__(self, names: Names) -> None:
@@ -59,7 +60,7 @@ class RecordedSessions:
         loss: LossConsent,
         agree: Callable[[], Awaitable[object]],
     ) -> Capture:
-        async with self._deed("park", branch):
+        async with self._step("park", branch):
             row = self.find(branch)
             assert row is not None
             assert (options, loss.agreed) == (CheckpointOptions(park=True, undone=True), False)
@@ -69,14 +70,14 @@ class RecordedSessions:
         return kept
 
     async def restore(self, _sessions: object, branch: str, name: str, loss: LossConsent) -> Restored:
-        async with self._deed("restore", branch, name):
+        async with self._step("restore", branch, name):
             assert not loss.agreed
             restore(self._names, branch, self._names.resolve(name))
         live: Any = SimpleNamespace(restarted=None)  # the only attribute that is used
         return Restored(live, None, ["it lacks something"])
 
     @contextlib.asynccontextmanager
-    async def _deed(self, *words: str) -> AsyncIterator[None]:
+    async def _step(self, *words: str) -> AsyncIterator[None]:
         async with self.turn(words[1]):
             self.done.append(words)
             await self.gate.wait()
@@ -85,7 +86,7 @@ class RecordedSessions:
 
 
 def restore(names: Names, branch: str, origin: Capture) -> Capture:
-    """Restore in place, or start the branch's session. Returns the capture of the replaced session."""
+    """Record a restore in place, or a start if no session is live. Return the capture of the replaced session."""
     new, old = row_of(branch), next((row for row in names.live() if row.branch == branch), None)
     aside = capture_of(old or new)
     with names.change("reserve") as change:
@@ -105,7 +106,7 @@ def sessions(names: Names) -> RecordedSessions:
 
 
 class History:
-    """The service functions, on a home of names and recorded sessions."""
+    """The service functions, called on a home with RecordedSessions."""
 
     def __init__(self, names: Names, sessions: RecordedSessions) -> None:
         self._home: Any = SimpleNamespace(names=names, sessions=sessions)
@@ -133,7 +134,7 @@ def history(names: Names, sessions: RecordedSessions, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def tip(names: Names) -> Capture:
-    """The capture that the branch `main`, not live, and the checkpoint `one` stand for."""
+    """A capture that is the tip of the branch `main`, which is not live, and the checkpoint `one`."""
     capture = begin_and_end(names)
     name_it(names, "one", capture)
     return capture
@@ -152,8 +153,9 @@ def state(names: Names) -> tuple[object, ...]:
 
 
 def park(names: Names, tip: Capture) -> Capture:
-    """End a session on `main` with a checkpoint `parked`, whose undo is one deed and two moves of names. Returns the
-    checkpoint's capture.
+    """Record that a session on `main` was parked as checkpoint `parked`. Return the checkpoint's capture.
+
+    An undo of this restores one session and moves two names.
     """
     row = row_of("main")
     begin(names, row, tip.id)

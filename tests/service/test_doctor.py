@@ -1,4 +1,4 @@
-"""`doctor`: its trials have threads of their own and can be cancelled; its rows about the home."""
+"""`doctor`: its trials run in their own threads and can be cancelled; it has rows about the home."""
 
 import asyncio
 import threading
@@ -71,7 +71,7 @@ def test_trials_do_not_use_the_shared_threads(begun: list[threading.Event]) -> N
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         asked = [asyncio.create_task(activity.doctor(HOME)) for _ in range(5)]
         try:
-            await asyncio.sleep(0)  # the trials have been asked for
+            await asyncio.sleep(0)  # let the tasks ask for their trials
             assert await asyncio.wait_for(asyncio.to_thread(lambda: "at once"), DEADLINE_S) == "at once"
         finally:
             for one in asked:
@@ -99,7 +99,7 @@ def test_a_trial_that_has_not_begun_is_cancelled_at_once(begun: list[threading.E
 
 
 def rows_of(home: Any, begun: list[threading.Event]) -> dict[str, Capability]:
-    """The doctor's rows, by name."""
+    """Return the doctor's rows, by name."""
 
     async def try_once() -> list[Capability]:
         trial = asyncio.ensure_future(activity.doctor(home))

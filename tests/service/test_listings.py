@@ -29,14 +29,14 @@ from waypoint.store.names import Names
 from waypoint.store.reading import PIECE
 
 COUNT = 4 * PIECE
-"""Captures in a chain, each the tip of a branch of its own."""
+"""The length of the chain of captures. Each is the tip of a branch of its own."""
 
 
 T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """`home`: a home that has only `names`."""
+    """A fake home that has only `names`."""
 
     home: Any
     names: Names
@@ -52,7 +52,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def put_chain(names: Names, times: list[float]) -> list[Capture]:
-    """Record a chain of captures that were taken at `times`, the first of all first; none has a name."""
+    """Record a chain of captures without names, taken at `times`, the first capture first."""
     made: list[Capture] = []
     with names.change("make") as change:
         for created in times:
@@ -112,7 +112,7 @@ def test_histories_beside_each_other_are_sorted_by_time(place: Place) -> None:
     assert [found.capture for found in log(place, all=True, limit=2)] == [capture.id for capture in by_time[:2]]
 
 
-def test_both_forks_come_before_what_they_were_forked_from(place: Place) -> None:
+def test_forks_are_listed_before_their_origin(place: Place) -> None:
     (origin,) = put_chain(place.names, [5.0])
     forks = [
         msgspec.structs.replace(capture_of(row_of("f"), parents=[origin.id]), created=at) for at in (9.0, 1.0, 1.0)
@@ -124,12 +124,12 @@ def test_both_forks_come_before_what_they_were_forked_from(place: Place) -> None
     assert (found[0], found[-1], len(found)) == (forks[0].id, origin.id, 4)
 
 
-# --- in pieces, at the gate, off the loop
+# --- listings are decoded in pieces, in threads
 
 
 @pytest.fixture
 def decoded(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """One entry for each capture that is decoded from now on: whether that was in the main thread."""
+    """One entry for each decoded capture: whether the main thread decoded it."""
     seen: list[bool] = []
     captures_of = place.names.captures_of
 
@@ -194,11 +194,13 @@ def test_names_are_listed_in_the_order_of_their_numbers(place: Place) -> None:
     assert log(place, all=True)[0].names == wanted
 
 
-# --- what a gc forgets while a listing is under way
+# --- captures that gc removes during a listing
 
 
 def forget(place: Place, *, names: bool = True) -> None:
-    """What `gc` does when all branches have been removed; without `names`: damage."""
+    """Remove all captures and names, as `gc` does when all branches were removed. If `names` is False, keep the names:
+    this is damage.
+    """
     with place.names.change("gc") as change:
         if names:
             for name in change.refs():
@@ -207,7 +209,7 @@ def forget(place: Place, *, names: bool = True) -> None:
 
 
 @pytest.mark.parametrize("listing", [all_captures, history.branches, all_sessions])
-def test_a_listing_leaves_out_captures_that_a_gc_forgets_meanwhile(
+def test_a_listing_leaves_out_captures_that_gc_removes_meanwhile(
     place: Place, chain: list[Capture], listing: Callable[[Any], Any]
 ) -> None:
     found = asyncio.run(listing(place.home))
@@ -227,7 +229,7 @@ def test_a_branch_without_the_record_of_its_tip_is_damage(
         list(found)
 
 
-def test_a_walk_back_ends_at_captures_that_a_gc_forgets_meanwhile(place: Place, chain: list[Capture]) -> None:
+def test_a_walk_back_ends_at_captures_that_gc_removes_meanwhile(place: Place, chain: list[Capture]) -> None:
     found = asyncio.run(history.log(place.home, LogQuery(name="main")))
     assert len(next(found)) == PIECE
     forget(place)
@@ -259,7 +261,7 @@ def test_a_name_that_is_moved_while_it_is_looked_up_is_looked_up_again(
         place.names.find("main")
 
 
-def test_a_dry_run_of_gc_leaves_out_what_another_gc_has_forgotten(
+def test_a_dry_run_of_gc_leaves_out_captures_that_another_gc_has_removed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_chain(place.names, [1.0, 2.0])
@@ -315,7 +317,7 @@ def test_names_in_a_long_history_are_looked_up_in_a_thread(
     assert on_loop.count(True) < 5
 
 
-# --- measuring
+# --- measuring with du
 
 
 def test_requests_during_a_measurement_share_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +352,7 @@ def test_requests_during_a_measurement_share_its_figures(monkeypatch: pytest.Mon
         asked = [asyncio.ensure_future(session_facts.of_live(live, pool, lambda _: True)) for _ in range(20)]
         await asyncio.to_thread(wait_until, lambda: bool(measured), "one measures")
         asked.append(asyncio.ensure_future(session_facts.of_live(live, pool, lambda _: True)))
-        asked[0].cancel()  # the client that began the measurement leaves
+        asked[0].cancel()  # the client that began the measurement disconnects
         may_end.set()
         assert [one.upper_bytes for one in await asyncio.gather(*asked[1:])] == [1] * 20
         assert measured == [row.tree]

@@ -1,5 +1,6 @@
-"""The watch over the pool where the kernel, or the pool, does not do its part. How it does its part: by writing, in
-tests/session/test_pool_growth.py.
+"""The watch over the pool's free space, with a fake pool, where the kernel does not report writes, so the watch polls.
+
+tests/session/test_pool_growth.py tests it with a real pool, by writing.
 """
 
 import queue
@@ -17,10 +18,10 @@ NO_GROUP = "/sys/fs/cgroup/there is no such group"
 
 
 class FakePool:
-    """Answers as the test says, the last answer again and again. `looks`: one item for each time it was asked."""
+    """`answers`: results of `grow_if_needed`, the last one repeated. `looks`: the `ahead_bytes` of each call."""
 
     def __init__(self, *answers: Growth | Failed, short: bool = False) -> None:
-        """`short`: whether the pool runs short."""
+        """`short`: whether the pool has less free space than its headroom."""
         self._answers = list(answers)
         self._outlook = Outlook(free_bytes=0, headroom_bytes=int(short))
         self.looks: queue.Queue[int] = queue.Queue()
@@ -37,7 +38,7 @@ class FakePool:
 
 
 def watched(pool: FakePool, looks: int) -> list[int]:
-    """Watch the pool until it was looked at so often; return the `ahead_bytes` of each look."""
+    """Watch the pool until it was asked `looks` times to grow; return the `ahead_bytes` of each time."""
     watch = PoolWatch(pool, NO_GROUP)  # type: ignore[arg-type]
     watch.start()
     try:
@@ -50,33 +51,29 @@ def enough(free_bytes: int) -> Growth:
     return Growth(GrowthOutcome.ENOUGH, free_bytes)
 
 
-def test_where_the_kernel_does_not_tell_of_use_the_looking_never_ends() -> None:
-    assert len(watched(FakePool(enough(1 << 30)), 5)) == 5
-
-
-def test_a_pool_that_has_no_size_of_its_own_is_looked_at_like_others() -> None:
+def test_a_pool_of_fixed_size_is_polled_like_others() -> None:
     assert watched(FakePool(Growth(GrowthOutcome.FIXED, 1 << 30)), 3) == [0, 0, 0]
 
 
-def test_room_is_made_for_as_much_as_was_written_just_before() -> None:
+def test_the_pool_grows_ahead_by_as_much_as_was_just_written() -> None:
     looks = FakePool(
         Growth(GrowthOutcome.ENOUGH, 100, size_bytes=200),
         Growth(GrowthOutcome.ENOUGH, 70, size_bytes=200),
-        Growth(GrowthOutcome.GROWN, 110, size_bytes=250),  # 10 were written meanwhile
-        Growth(GrowthOutcome.ENOUGH, 50, size_bytes=190),  # it was shrunk by gc
+        Growth(GrowthOutcome.GROWN, 110, size_bytes=250),  # 10 bytes were written meanwhile
+        Growth(GrowthOutcome.ENOUGH, 50, size_bytes=190),  # gc has shrunk the pool
         Growth(GrowthOutcome.ENOUGH, 90, size_bytes=190),
     )
     assert watched(looks, 5) == [0, 0, 30, 40, 40]
 
 
-def test_a_pool_that_cannot_grow_is_said_once_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pool_that_cannot_grow_is_logged_once_until_it_has_space_again(caplog: pytest.LogCaptureFixture) -> None:
     refused = Growth(GrowthOutcome.REFUSED, 0, said="the disk is full")
     watched(FakePool(refused, refused, Failed("grow", "the pool", "broken"), enough(1 << 30), refused), 5)
     assert [line for line in caplog.messages if "cannot grow" in line] == 2 * ["the pool cannot grow: the disk is full"]
 
 
-def told(pool: FakePool, looks: int) -> int:
-    """How often it is told, in so many looks, that the pool runs short."""
+def shortages(pool: FakePool, looks: int) -> int:
+    """Return how often the watch reports that the pool runs short, while it asks the pool `looks` times."""
     said: queue.Queue[None] = queue.Queue()
     watch = PoolWatch(pool, NO_GROUP, lambda: said.put(None))  # type: ignore[arg-type]
     watch.start()
@@ -89,16 +86,16 @@ def told(pool: FakePool, looks: int) -> int:
 
 
 @pytest.mark.parametrize("outcome", GrowthOutcome)
-def test_it_is_told_while_the_pool_runs_short_and_not_otherwise(outcome: GrowthOutcome) -> None:
-    """A pool that has its headroom may lie on a disk that is full; one that cannot grow is as short as any other."""
+def test_a_short_pool_is_reported_whether_it_grows_or_not(outcome: GrowthOutcome) -> None:
+    """A pool with enough free space may lie on a full disk."""
     growth = Growth(outcome, 1 << 40)
-    assert told(FakePool(growth, short=True), 3) >= 2
-    assert told(FakePool(growth), 3) == 0
+    assert shortages(FakePool(growth, short=True), 3) >= 2
+    assert shortages(FakePool(growth), 3) == 0
 
 
-def test_it_is_not_told_at_each_of_many_looks() -> None:
-    assert told(FakePool(enough(0), short=True), 10) == 1
+def test_a_short_pool_is_not_reported_at_each_poll() -> None:
+    assert shortages(FakePool(enough(0), short=True), 10) == 1
 
 
-def test_an_error_is_no_sign_that_the_disk_runs_short() -> None:
-    assert told(FakePool(Failed("grow", "the pool", "broken"), enough(1 << 30)), 2) == 0
+def test_an_error_is_not_reported_as_a_short_pool() -> None:
+    assert shortages(FakePool(Failed("grow", "the pool", "broken"), enough(1 << 30)), 2) == 0

@@ -20,7 +20,7 @@ VALUES: dict[Any, Any] = {str: "über\x1b\u2028/<\N{ROCKET}", int: 1 << 40, floa
 
 
 def value_of(hint: Any) -> Any:
-    """A value of a type of the facts, with characters and numbers that JSON can write in several ways."""
+    """Return a value of the type `hint`, with characters and numbers that JSON can write in several ways."""
     arguments = get_args(hint)
     match get_origin(hint):
         case origin if origin is Literal:
@@ -43,7 +43,7 @@ def hints_of(kind: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_facts_are_the_same_json_inside_and_outside(kind: type[Any]) -> None:
     facts = value_of(kind)
-    sent = plainjson.decode(msgspec.json.encode(facts))  # through the daemon's answer
+    sent = plainjson.decode(msgspec.json.encode(facts))  # as the daemon sends it
     assert Printed("", facts).as_json() == f"{json_line(sent)}\n"
     assert Printed("", [facts]).as_json() == f"{json_line([results.parse(kind, sent)])}\n"
 

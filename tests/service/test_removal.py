@@ -23,7 +23,7 @@ from waypoint.store.names import Names
 from waypoint.upper.contract import Outlook
 
 NEVER, ALWAYS = float("inf"), 0.0
-"""Values of `since`: keep no operation, keep all."""
+"""Values of `since`: NEVER keeps no operation, ALWAYS keeps all."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def captures(names: Names, tmp_path: Path) -> Captures:
 
 
 def chain(names: Names, count: int, branch: str = "main") -> list[Capture]:
-    """A chain of captures, the last of which is the branch's tip."""
+    """Record a chain of captures whose last is the branch's tip."""
     made: list[Capture] = []
     for _ in range(count):
         row = row_of(branch)
@@ -150,13 +150,13 @@ SHORT, ROOM = Outlook(free_bytes=10, headroom_bytes=20), Outlook(free_bytes=20, 
 
 
 def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
-    """A home whose pool reports `looks`, one after the other."""
+    """A fake home whose pool reports `looks`, one after the other."""
     answers = iter(looks)
     pool = SimpleNamespace(settle=lambda: None, outlook=lambda: next(answers))
     return SimpleNamespace(names=names, captures=captures, pool=pool, due_for_removal={})
 
 
-def test_a_short_disk_removes_the_oldest_captures_until_there_is_room(
+def test_on_a_short_disk_the_oldest_captures_are_removed_until_there_is_space(
     names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [one.id for one in chain(names, 2 * housekeeping.AT_ONCE + 5)]
@@ -184,13 +184,13 @@ def test_a_short_disk_removes_the_oldest_captures_until_there_is_room(
 def test_a_failed_removal_from_disk_is_repeated_later(
     names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a full pool, until a session ends that has filled it."""
+    """Removal fails while the pool is full, until the session that has filled it ends."""
     made = [one.id for one in chain(names, 3)][:2]
     tried: list[str] = []
 
     def drop(capture: Capture) -> None:
         tried.append(capture.id)
-        if len(tried) <= 2 * len(made):  # as the pool is full, and at the end of that job
+        if len(tried) <= 2 * len(made):  # the first job tries each capture twice
             raise Failed("remove the upper tree", capture.id, "No space left on device", "")
 
     monkeypatch.setattr(captures, "drop", drop)

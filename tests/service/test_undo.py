@@ -1,7 +1,4 @@
-"""Undo: its checks, its transactions, and which requests wait meanwhile.
-
-Names and turns are real; sessions are only rows in names.db (recorded.py).
-"""
+"""Undo: its checks, its transactions, and the requests that wait for it. Sessions are only recorded (recorded.py)."""
 
 import asyncio
 from typing import Any
@@ -20,7 +17,7 @@ from waypoint.store.names import Names
 from waypoint.store.reading import PIECE
 
 
-def test_an_undo_reports_the_operation_that_it_took_back(names: Names, history: History, tip: Capture) -> None:
+def test_an_undo_reports_the_undone_operation(names: Names, history: History, tip: Capture) -> None:
     [before] = asyncio.run(history.operations(1))
     told = undo(history)
     assert (told.undone.number, told.undone.verb, told.undone.undo) == (before.number, "checkpoint", before.undo)
@@ -40,7 +37,7 @@ def test_an_undo_without_sessions_is_one_transaction(
     assert verbs == ["undo"]
 
 
-def test_an_undo_of_a_restore_brings_back_the_replaced_session(
+def test_an_undo_of_a_restore_restores_the_replaced_session(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
     row = row_of("main")
@@ -57,14 +54,14 @@ def test_an_undo_of_a_restore_brings_back_the_replaced_session(
     assert ref is not None
     assert ref.capture == later.id
     assert told.undone.undo == f"restore the session that was on main, move main back to {later.id[:12]}"
-    # The undo has made a restore, which is a part of it: the next undo takes back an earlier operation.
+    # The restore made by the undo is a part of the undo, so the next undo is of an earlier operation.
     last = names.last_to_undo(lambda _: True)
     assert last is not None
     assert last.number == restored - 1
 
 
 @pytest.mark.parametrize("name", ["parked", "main"])
-def test_a_name_that_is_moved_during_a_deed_is_a_conflict(
+def test_a_name_that_moves_during_an_undo_is_a_conflict(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture, name: str
 ) -> None:
     park(names, tip)
@@ -148,7 +145,7 @@ def test_requests_on_the_same_names_wait_for_the_end_of_an_undo(
             asyncio.create_task(history.remove(["parked"])),
             asyncio.create_task(history.remove(["one"])),
         ]
-        await asyncio.wait_for(begun[2], DEADLINE_S)  # `one` is not a name of the undo
+        await asyncio.wait_for(begun[2], DEADLINE_S)  # the undo does not change the name `one`
         for _turn in range(20):
             await asyncio.sleep(0)
         assert [task.done() for task in begun] == [False, False, True]
@@ -157,11 +154,11 @@ def test_requests_on_the_same_names_wait_for_the_end_of_an_undo(
         return list(await asyncio.gather(*begun, return_exceptions=True))
 
     renamed, removed, _ = asyncio.run(run())
-    assert isinstance(renamed, StateConflict)  # it is live again
+    assert isinstance(renamed, StateConflict)  # main is live again
     assert isinstance(removed, UnknownName)
 
 
-def test_two_undos_at_once_take_back_two_operations(
+def test_two_undos_at_once_undo_two_operations(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
     name_it(names, "two", tip)
@@ -182,7 +179,7 @@ def test_two_undos_at_once_take_back_two_operations(
 
 
 def checkpoint(names: Names, name: str) -> Capture:
-    """Checkpoint the live session on `main`."""
+    """Record a checkpoint of the live session on `main`."""
     [row] = names.live()
     tip = names.ref("main")
     assert tip is not None
@@ -210,11 +207,11 @@ def test_an_undo_of_an_earlier_checkpoint_removes_only_its_name(names: Names, hi
     assert set(names.refs()) == {"main"}
 
 
-def test_a_step_of_a_branch_that_has_moved_on_cannot_be_taken_back(names: Names, history: History) -> None:
+def test_a_step_of_a_branch_that_has_moved_since_cannot_be_undone(names: Names, history: History) -> None:
     begin(names, row_of("main"))
     [row] = names.live()
     step = capture_of(row)
-    with names.change("checkpoint") as change:  # as a fork of the live branch makes it
+    with names.change("checkpoint") as change:  # a fork of the live branch logs this
         change.add(step)
         change.advance("main", step.id)
     checkpoint(names, "a")
@@ -222,7 +219,7 @@ def test_a_step_of_a_branch_that_has_moved_on_cannot_be_taken_back(names: Names,
         undo(history, numbers_of(names, "checkpoint")[0])
 
 
-def test_undos_can_be_taken_back_again_and_again(names: Names, history: History, tip: Capture) -> None:
+def test_undos_can_be_undone_again_and_again(names: Names, history: History, tip: Capture) -> None:
     for turn in range(4):
         was_there = names.ref("one") is not None
         first = undo(history, names.last_number())
@@ -286,7 +283,7 @@ def test_an_undo_of_a_rename_may_restore_a_name_that_the_new_one_excludes(
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """One entry for each operation that was decoded: whether that was in the main thread."""
+    """One entry for each decoded operation: whether the main thread decoded it."""
     seen: list[bool] = []
     decode = reading.Reader._operation
 

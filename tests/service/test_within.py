@@ -27,7 +27,7 @@ WITHIN = Caller(branch="main")
 
 
 def operation(names: Names, *refs: Ref | None, by: Caller | None = None, after_s: float = 1.0) -> Operation:
-    """An operation on `main` that has also moved the name `cp` from the first to the last of `refs`."""
+    """Return an operation on `main` that has also moved the name `cp` from the first to the last of `refs`."""
     own = names.ref("main")
     assert own is not None
     moves = {"main": Move(before=own, after=own), "cp": Move(before=refs[0], after=refs[-1])}
@@ -42,7 +42,7 @@ def own(names: Names) -> Capture:
 
 
 def taken(names: Names) -> Capture:
-    """A new capture on `main`."""
+    """Record a new capture on `main`."""
     sealed = begin_and_end(names)
     with names.change("checkpoint") as change:
         found = placed(change, capture_of(row_of("main")))
@@ -65,7 +65,7 @@ def other_of(names: Names, own: Capture, **changes: Any) -> Capture:
 def test_a_name_belongs_to_the_branch_on_which_its_capture_was_taken(names: Names, own: Capture) -> None:
     assert belongs_to(names, ref_of(own), "main")
     assert not belongs_to(names, ref_of(own), "nosuch")
-    assert not belongs_to(names, ref_of(own), "own")  # no branch
+    assert not belongs_to(names, ref_of(own), "own")  # `own` is not a branch
     assert not belongs_to(names, ref_of(other_of(names, own, branch="other", branch_created=1.0)), "main")
 
 
@@ -90,7 +90,7 @@ def test_a_renamed_branch_keeps_its_captures(names: Names, own: Capture) -> None
     move(names, "main", "renamed")
     assert belongs_to(names, ref_of(own), "renamed")
     assert branch_of(names, own.id) == branch_of(names, "own") == "renamed"
-    taken(names)  # on another branch of the old name
+    taken(names)  # on a new branch with the old name
     assert not belongs_to(names, ref_of(own), "main")
     assert branch_of(names, "own") == "renamed"
     move(names, "renamed", None)
@@ -101,7 +101,7 @@ def test_a_renamed_branch_keeps_its_captures(names: Names, own: Capture) -> None
 
 
 def test_captures_without_the_identity_of_their_branch_belong_by_time(names: Names, own: Capture) -> None:
-    """Captures of earlier versions have no such identity."""
+    """Captures of earlier versions do not record the identity of their branch."""
     ref = names.ref("main")
     assert ref is not None
     move(names, "main", None)
@@ -129,9 +129,9 @@ def test_operations_of_an_earlier_branch_of_the_same_name_are_not_visible_inside
     assert not is_from_within(names, operation(names, None, ref_of(own), by=WITHIN, after_s=-1.0), "main")
 
 
-def test_a_fork_to_a_name_that_is_taken_takes_no_turn(names: Names, own: Capture) -> None:
+def test_a_fork_to_a_taken_name_does_not_wait_for_a_lock(names: Names, own: Capture) -> None:
     def turn(*_names: str) -> None:
-        raise AssertionError("the fork waits for a turn")
+        raise AssertionError("the fork waits for the lock of a branch")
 
     sessions: Any = SimpleNamespace(resources=SimpleNamespace(names=names), turn=turn)
     with pytest.raises(StateConflict, match="there is a branch of this name"):
@@ -174,7 +174,7 @@ def of(uid: int) -> Any:
 
 
 def test_sessions_of_a_user_without_full_rights_are_bounded() -> None:
-    """Unfinished starts count, too."""
+    """Starts that have not finished count, too."""
     rows = {True: [of(7)] * (MAX_LIVE - 6) + [of(8)] * 2, False: [of(7)] * 2}
     resources: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]), trusted=9)
     steps = {
@@ -197,7 +197,7 @@ def test_sessions_of_a_user_without_full_rights_are_bounded() -> None:
 def test_checkpoints_that_a_session_makes_itself_are_bounded(
     names: Names, own: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`own` is the first one."""
+    """`own` is the first such checkpoint."""
     monkeypatch.setattr(acts, "MOST_NAMED", 3)
     other = begin_and_end(names, "other")
     for name in ("of-other-1", "of-other-2", "of-other-3"):
@@ -216,7 +216,7 @@ def live_on(branch: str) -> Any:
     return SimpleNamespace(branch=branch, hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
 
 
-def test_places_are_bounded_and_a_session_moves_once_at_a_time(
+def test_few_requests_of_sessions_run_at_once_and_each_session_is_changed_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asyncio.run(_few_places(monkeypatch))
@@ -241,7 +241,7 @@ async def _few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.sleep(0)
     while not all(live.inside.moving.locked() for live in lives):
         await asyncio.sleep(0)
-    assert begun == ["one", "two"]  # the waiting requests of session one have no places
+    assert begun == ["one", "two"]  # the waiting requests of session one do not count as running
     may_end.set()
     assert [answer.text for answer in await asyncio.gather(*asked)] == [live.branch for live in order]
 

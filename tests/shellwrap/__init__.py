@@ -1,1 +1,1 @@
-"""What wraps a shell on a terminal."""
+"""Tests of shellwrap: the scripts and the terminal code around a session's shell."""

@@ -1,7 +1,7 @@
-"""A program under test: `proxy_program.py REPORT COMMAND...` shows COMMAND, on a pty of its own, through the proxy.
+"""A program for tests of the proxy: `proxy_program.py REPORT COMMAND...` shows COMMAND on a new pty through the proxy.
 
-Ends with a line in the file REPORT: the outcome, or the exception. With REPORT_RAISE in place of COMMAND the remote
-raises at its first output.
+At the end it writes the outcome or the exception to the file REPORT. If COMMAND is REPORT_RAISE, receiving the first
+output raises an exception.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ FAILING = "REPORT_RAISE"
 
 
 class PtyRemote:
-    """The master of a pty as the proxy's other end."""
+    """The proxy's other end: the master of a pty."""
 
     def __init__(self, master: int, *, fails: bool) -> None:
         os.set_blocking(master, False)

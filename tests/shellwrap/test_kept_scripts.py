@@ -1,7 +1,7 @@
 """The scripts that a session's processes have open while it is captured.
 
-CRIU refuses to restore a file whose size has changed, and a shell goes on to read its script at the byte where it was.
-So a capture of an earlier Waypoint is restored only if these scripts keep the place of every byte of code.
+CRIU refuses to restore a file whose size has changed, and a shell continues to read its script at the
+same offset. So a capture of an earlier Waypoint can be restored only if all code in these scripts keeps its offset.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "shellwrap"
 KEPT = {
     "init.sh": (896, "41cf3f63acda86c5"),
     "wrapper.sh": (749, "f9d47feda49c5d7e"),
-    # Before, its program's line had no `exec`. A shell that waits in that line has read it, and goes on behind it.
+    # Earlier, the line that runs the program had no `exec`. A shell that waits in that line continues after it.
     "run.sh": (467, "b83350ca108f63a0"),
     "child.sh": (995, "70ef74723fbbf6fe"),
     "waypoint.sh": (1112, "d49cec7a51839eaf"),
@@ -25,7 +25,7 @@ KEPT = {
 
 
 def blank_comments(script: bytes) -> bytes:
-    """`script` with a space for each byte of a comment."""
+    """Return `script` with a space for each byte of a comment."""
     return re.sub(rb"(?m)(^|(?<= ))#(?!!).*", lambda comment: b" " * len(comment[0]), script)
 
 
@@ -34,5 +34,5 @@ def test_a_script_that_captures_have_open_keeps_its_size_and_its_code(name: str)
     script = (SCRIPTS / name).read_bytes()
     code = blank_comments(script).replace(b"\n", b" ")
     found = (len(script), hashlib.sha256(code).hexdigest()[:16])
-    said = "captures of earlier versions have it open: give the changed script a new name, and keep this one in the kit"
+    said = "captures of earlier versions have it open: keep this script, and give the changed one a new name"
     assert found == KEPT[name], said

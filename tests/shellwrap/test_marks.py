@@ -1,4 +1,4 @@
-"""Marks are found in any stream, however it is cut; nothing else is taken for one."""
+"""Marks, the escape sequences of the shell hooks, are found in any stream, however it is cut into pieces."""
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ def test_cutting_the_stream_changes_nothing(data: bytes, cuts: list[int]) -> Non
 
 
 @given(STREAM, STREAM)
-def test_what_is_settled_is_in_no_mark_whatever_comes(data: bytes, more: bytes) -> None:
+def test_later_marks_do_not_begin_in_the_settled_part(data: bytes, more: bytes) -> None:
     scanner = MarkScanner()
     scanner.feed(data)
     settled = scanner.settled
@@ -67,7 +67,7 @@ def test_a_mark_inside_an_unfinished_one_is_found() -> None:
     assert (found.kind, found.fields, found.start) == ("E", ("1", "2", "0", "Z"), 10)
 
 
-def test_a_beginning_is_held_back_only_as_long_as_it_may_become_a_mark() -> None:
+def test_an_incomplete_mark_is_unsettled_only_while_it_can_become_a_mark() -> None:
     scanner = MarkScanner(100)
     scanner.feed(b"text\x1b]77")
     assert scanner.settled == 104

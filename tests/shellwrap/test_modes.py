@@ -1,4 +1,4 @@
-"""A terminal's modes are followed in any stream, however it is cut."""
+"""A terminal's modes are tracked in any stream, however it is cut into pieces."""
 
 import pytest
 from hypothesis import given
@@ -28,24 +28,15 @@ def test_cutting_the_stream_changes_nothing(data: bytes, cuts: list[int]) -> Non
     assert pieces.alternate == whole.alternate
 
 
-@given(STREAM)
-def test_only_the_last_of_equal_changes_counts(data: bytes) -> None:
-    one, by_one = ModeTracker(), ModeTracker()
-    one.feed(data)
-    for byte in data:
-        by_one.feed(bytes([byte]))
-    assert one.bits == by_one.bits
-
-
 @given(st.integers(0, (1 << (len(MODES) + 1)) - 1))
-def test_what_restores_modes_brings_a_fresh_terminal_to_them(bits: int) -> None:
+def test_the_sequences_that_restore_modes_set_them_on_a_fresh_terminal(bits: int) -> None:
     fresh = ModeTracker()
     fresh.feed(modes.restore(bits))
     assert fresh.bits == bits & ~modes.ALTERNATE
 
 
 @given(STREAM)
-def test_a_reset_brings_every_terminal_to_the_default(data: bytes) -> None:
+def test_a_reset_sets_the_default_modes_after_any_stream(data: bytes) -> None:
     tracker = ModeTracker()
     tracker.feed(data + b"\x18" + modes.reset())
     assert tracker.bits & ~modes.ALTERNATE == DEFAULT
@@ -62,5 +53,5 @@ def test_the_entry_of_the_alternate_screen_is_remembered(number: int, leaves: by
     assert not tracker.alternate
 
 
-def test_only_changes_of_modes_are_picked_out() -> None:
+def test_only_changes_of_modes_are_extracted() -> None:
     assert modes.changes(b"a\x1b[?1lb\x1b>\x1b[0mc\x1b[?2004l") == b"\x1b[?1l\x1b>\x1b[?2004l"

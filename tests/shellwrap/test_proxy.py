@@ -24,7 +24,7 @@ Attributes = list[int | list[bytes | int]]
 
 
 class Shown:
-    """A proxy on a terminal of the test's. Its modes are unusual, to see whether just these come back."""
+    """The proxy on a terminal of the test. The terminal's modes are unusual, to test that they are restored."""
 
     def __init__(self, report: Path, *command: str) -> None:
         self._report = report
@@ -63,12 +63,12 @@ class Shown:
             rest = rest[os.write(self.master, rest) :]
 
     def outcome(self) -> str:
-        """Wait for the end of the proxy; what it has reported."""
+        """Wait for the end of the proxy, and return its report."""
         self.process.wait(PATIENCE_S)
         return self._report.read_text()
 
     def rest(self) -> bytes:
-        """What is still to be read from the screen, after the end."""
+        """Return the unread output on the screen, after the end of the proxy."""
         os.set_blocking(self.master, False)
         found = bytes(self.screen.buffer)
         try:
@@ -106,7 +106,7 @@ def shown_until(report: Path, words: bytes, *command: str) -> Iterator[Shown]:
 
 @pytest.fixture
 def shell(report: Path) -> Iterator[Shown]:
-    """A proxy that shows a program which is ready, echoes lines, and ends with the word `end`."""
+    """A proxy that shows a ready program, which echoes lines and ends at the line `end`."""
     script = "stty -echo; echo ready; while read -r line && [ $line != end ]; do echo got $line; done"
     with shown_until(report, b"ready\r\n", "sh", "-c", script) as started:
         yield started
@@ -116,26 +116,26 @@ def test_the_terminal_is_raw_while_the_program_is_shown(shell: Shown) -> None:
     assert shell.is_raw()
 
 
-def test_lines_go_in_and_out(shell: Shown) -> None:
+def test_input_and_output_are_passed_on(shell: Shown) -> None:
     shell.type(b"hello\r")
     shell.screen.expect(b"got hello\r\n")
 
 
-def test_when_the_other_end_closes_the_terminal_is_as_it_was(shell: Shown) -> None:
+def test_when_the_other_end_closes_the_terminal_modes_are_restored(shell: Shown) -> None:
     shell.type(b"end\r")
     assert shell.outcome().startswith("OVER")
     assert shell.attributes() == shell.before
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"])
-def test_after_a_signal_the_terminal_is_as_it_was(shell: Shown, name: str) -> None:
+def test_after_a_signal_the_terminal_modes_are_restored(shell: Shown, name: str) -> None:
     number = signal.Signals[name]
     shell.process.send_signal(number)
     assert shell.outcome().startswith(f"SIGNALLED {number}")
     assert shell.attributes() == shell.before
 
 
-def test_after_an_error_of_the_other_end_the_terminal_is_as_it_was(report: Path) -> None:
+def test_after_an_error_of_the_other_end_the_terminal_modes_are_restored(report: Path) -> None:
     shown = Shown(report, proxy_program.FAILING)
     try:
         assert shown.outcome() == "raised the other end broke"
@@ -144,7 +144,7 @@ def test_after_an_error_of_the_other_end_the_terminal_is_as_it_was(report: Path)
         shown.close()
 
 
-def test_the_detach_key_leaves_and_the_terminal_is_as_it_was(shell: Shown) -> None:
+def test_the_detach_key_detaches_and_restores_the_terminal_modes(shell: Shown) -> None:
     shell.type(b"\x1dd")
     assert shell.outcome().startswith("DETACHED")
     assert shell.attributes() == shell.before
@@ -154,7 +154,7 @@ def test_a_hang_up_of_the_terminal_ends_the_proxy(shell: Shown) -> None:
     os.close(shell.slave)
     os.close(shell.master)
     shell.master = shell.slave = -1
-    assert shell.outcome().split()[0] in {"HUNG_UP", "SIGNALLED"}  # whichever it notices first
+    assert shell.outcome().split()[0] in {"HUNG_UP", "SIGNALLED"}  # closed terminal or SIGHUP, whichever comes first
 
 
 def test_the_size_of_the_terminal_is_passed_on_at_the_start_and_when_it_changes(report: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_size_of_the_terminal_is_passed_on_at_the_start_and_when_it_changes(
         shown.screen.expect(b"41 123\r\n")
 
 
-def test_keys_that_are_signals_are_bytes_for_the_other_end(report: Path) -> None:
+def test_signal_keys_are_sent_as_bytes_to_the_other_end(report: Path) -> None:
     script = "stty raw -echo; echo ready; dd bs=1 count=4 2>/dev/null | od -An -tx1"
     with shown_until(report, b"ready", "sh", "-c", script) as shown:
         shown.type(b"\x03\x1a\x1c\x05")
@@ -186,12 +186,12 @@ def test_much_output_arrives_whole_at_a_slow_terminal(report: Path, tmp_path: Pa
     with shown_until(report, b"ready\n", "sh", "-c", script) as shown:
         shown.type(b"\n")
         found = bytearray(shown.screen.buffer)
-        while not found.endswith(b"END"):  # in small pieces: the proxy's writes are partial ones
+        while not found.endswith(b"END"):  # read small pieces, so that the proxy's writes are partial
             found += os.read(shown.master, 777)
         assert found[:-3] == content
 
 
-def test_output_that_came_before_the_end_is_shown_before_the_proxy_returns(report: Path) -> None:
+def test_all_output_is_shown_before_the_proxy_returns(report: Path) -> None:
     shown = Shown(report, "sh", "-c", "stty raw; seq 1 20000; printf LAST")
     try:
         shown.screen.expect(b"LAST")
@@ -200,7 +200,7 @@ def test_output_that_came_before_the_end_is_shown_before_the_proxy_returns(repor
         shown.close()
 
 
-def test_what_a_full_screen_program_left_on_is_switched_off(report: Path) -> None:
+def test_modes_that_a_full_screen_program_left_on_are_switched_off(report: Path) -> None:
     left_on = r"\033[?1049h\033[?1000;1006h\033[?2004h\033[?25l\033[31m\033=\033[>1u"
     with shown_until(report, b"ready", "sh", "-c", f"printf '{left_on}'; printf ready; exec sleep 60") as shown:
         shown.process.terminate()
@@ -214,14 +214,14 @@ def test_what_a_full_screen_program_left_on_is_switched_off(report: Path) -> Non
         assert undone.endswith(b"\x1b[m")
 
 
-def test_nothing_is_switched_off_that_was_not_on(shell: Shown) -> None:
+def test_modes_that_were_not_on_are_not_switched_off(shell: Shown) -> None:
     shell.type(b"end\r")
     shell.outcome()
     assert shell.rest() == b"\x1b[m"
 
 
 def test_signals_that_the_caller_ignores_stay_ignored(report: Path) -> None:
-    """As under nohup."""
+    """nohup starts programs with SIGHUP ignored."""
     script = f'trap "" HUP; exec {sys.executable} {PROGRAM} {report} sh -c "echo ready; read x"'
     with pexpect.spawn("/bin/sh", ["-c", script], timeout=PATIENCE_S) as terminal:
         terminal.expect("ready")
@@ -232,8 +232,8 @@ def test_signals_that_the_caller_ignores_stay_ignored(report: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["TSTP", "STOP"])
-def test_stopped_from_outside_it_gives_the_terminal_back_and_takes_it_again(report: Path, name: str) -> None:
-    """Under a shell with job control; the keys for it go to the other end."""
+def test_a_stopped_proxy_restores_the_terminal_modes_and_continues_after_fg(report: Path, name: str) -> None:
+    """The proxy runs under a shell with job control. A signal stops it, because Ctrl-Z goes to the other end."""
     script = "stty -echo; echo ready; while read -r line && [ $line != end ]; do echo got $line; stty size; done"
     with pexpect.spawn(
         "/bin/bash",
@@ -250,7 +250,7 @@ def test_stopped_from_outside_it_gives_the_terminal_back_and_takes_it_again(repo
         terminal.expect("Stopped")
         terminal.expect_exact("$ ")
         terminal.sendline("stty -a | grep -owE -e '-?(icanon|isig|opost)' | xargs echo modes")
-        if name == "TSTP":  # after SIGSTOP that is up to the shell
+        if name == "TSTP":  # after SIGSTOP only the shell can restore the modes
             terminal.expect_exact("modes opost isig icanon")
         terminal.setwinsize(33, 99)
         terminal.sendline("fg")

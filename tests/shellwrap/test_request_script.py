@@ -1,4 +1,4 @@
-"""asking.sh, the command `waypoint` inside a session, where it cannot reach the daemon."""
+"""asking.sh, the command `waypoint` inside a session, when it cannot reach the daemon."""
 
 import json
 import os
@@ -15,7 +15,7 @@ SCRIPT = RUN_SCRIPT.with_name("asking.sh")
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_daemon_that_cannot_be_asked_is_told_as_every_error(
+def test_an_unreachable_daemon_is_reported_like_other_errors(
     shell: list[str], tmp_path: Path, *, as_json: bool
 ) -> None:
     env = {**os.environ, "WAYPOINT_RUN": str(tmp_path / 'a "folder" \\ that is nowhere'), "LC_ALL": "C.UTF-8"}
@@ -40,7 +40,7 @@ def test_an_answer_that_was_removed_is_not_waited_for(shell: list[str], tmp_path
         with open(tmp_path / "bell") as bell:
             bell.read(1)
         (answer,) = tmp_path.glob("a.*")
-        # The client opens it once more where an answer is empty, as that of a daemon that dies is.
+        # A dying daemon leaves an empty answer, so the client opens the answer again if it is empty.
         writer = os.open(answer, os.O_WRONLY)
         answer.unlink()
         os.close(writer)

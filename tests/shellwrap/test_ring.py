@@ -1,4 +1,4 @@
-"""The ring keeps the last bytes, in order, over its seam, over a change of readers and over a reader's death."""
+"""The ring buffer keeps the last bytes in order, also where it wraps around, and after its reader changes or dies."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def numbered(position: int, count: int) -> bytes:
-    """Bytes that differ at every place of a ring from what was there a round before; none is BLANK."""
+    """Return bytes other than BLANK, each different from the byte that it overwrites in a ring of SMALLEST_SIZE."""
     return bytes((n * 7 + n // SMALLEST_SIZE) % BLANK for n in range(position, position + count))
 
 
@@ -34,7 +34,7 @@ def feed(ring: Ring, pipe: tuple[int, int], count: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(pieces=PIECES, appended=st.booleans())
-def test_what_was_read_is_there_until_it_is_overwritten(
+def test_bytes_are_kept_until_they_are_overwritten(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[int], *, appended: bool
 ) -> None:
     ring = Ring.create(str(tmp_path_factory.mktemp("ring") / "ring"), SMALLEST_SIZE)
@@ -64,7 +64,7 @@ def test_bytes_that_a_killed_reader_did_not_count_are_counted_by_the_next(
     ring = Ring.create(path, SMALLEST_SIZE)
     for count in pieces:
         ring.append(numbered(ring.end, count))
-    # What the system call has written when the process is killed right after it.
+    # Write what the read system call leaves if the process is killed right after it.
     with open(path, "r+b") as file:
         for offset, byte in enumerate(numbered(ring.end, uncounted)):
             file.seek(HEADER_SIZE + (ring.end + offset) % SMALLEST_SIZE)
@@ -81,7 +81,7 @@ def test_bytes_that_a_killed_reader_did_not_count_are_counted_by_the_next(
     again.close()
 
 
-def test_a_new_ring_has_all_its_space_and_nothing_in_it(tmp_path: Path) -> None:
+def test_a_new_ring_is_empty_and_its_disk_space_is_reserved(tmp_path: Path) -> None:
     ring = Ring.create(str(tmp_path / "ring"))
     facts = (tmp_path / "ring").stat()
     assert facts.st_size == HEADER_SIZE + DEFAULT_SIZE
@@ -101,13 +101,15 @@ def test_a_size_that_is_no_power_of_two_or_too_small_is_refused(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 9000, b"WPRING1\0" + (1 << 14).to_bytes(8, "little")])
-def test_a_file_that_is_no_whole_ring_is_not_opened(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_complete_ring_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "ring").write_bytes(content)
     with pytest.raises(ValueError, match="is not a terminal's ring"):
         Ring.open(str(tmp_path / "ring"))
 
 
-def test_reading_stops_at_the_floor_and_goes_on_when_it_is_raised(tmp_path: Path, pipe: tuple[int, int]) -> None:
+def test_reading_stops_at_the_floor_and_continues_when_the_floor_is_raised(
+    tmp_path: Path, pipe: tuple[int, int]
+) -> None:
     ring = Ring.create(str(tmp_path / "ring"), SMALLEST_SIZE)
     ring.floor = 0
     os.write(pipe[1], numbered(0, 3 * SMALLEST_SIZE))
@@ -125,7 +127,7 @@ def test_reading_stops_at_the_floor_and_goes_on_when_it_is_raised(tmp_path: Path
     assert ring.end == 3 * SMALLEST_SIZE
 
 
-def test_the_floor_and_the_modes_are_there_for_the_next_reader(tmp_path: Path) -> None:
+def test_the_floor_and_the_modes_are_kept_for_the_next_reader(tmp_path: Path) -> None:
     ring = Ring.create(str(tmp_path / "ring"), SMALLEST_SIZE)
     ring.floor, ring.modes, ring.alternate_from = 77, 0b1011, 99
     ring.close()
@@ -155,7 +157,7 @@ def test_reading_stops_where_no_more_is_expected(tmp_path: Path, pipe: tuple[int
     assert seen == [1000, 1000]
 
 
-def test_the_end_of_the_stream_is_told_after_its_last_bytes(tmp_path: Path) -> None:
+def test_the_end_of_the_stream_is_reported_after_its_last_bytes(tmp_path: Path) -> None:
     ring = Ring.create(str(tmp_path / "ring"))
     master, slave = os.openpty()
     os.set_blocking(master, False)
@@ -179,7 +181,7 @@ def test_views_are_parts_of_the_mapping_and_cannot_be_written(tmp_path: Path) ->
         ring.view(0, 1)
     with pytest.raises(LookupError):
         ring.copy(ring.end - 5, ring.end + 5)
-    ring.close()  # with a view of it alive
+    ring.close()  # while `view` still refers to the mapping
     assert len(view) == 4
 
 

@@ -1,4 +1,4 @@
-"""child.sh, the parent of a process of `waypoint run`, under the shells that a base may have as /bin/sh."""
+"""child.sh, the parent of a process of `waypoint run`, with the shells that a base may have as /bin/sh."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from tests.waiting import DEADLINE_S
 SCRIPT = Path(__file__).resolve().parents[2] / "shellwrap/child.sh"
 FORMER = SCRIPT.with_name("run.sh")
 SHELLS = [["dash"], ["bash", "--posix"], ["busybox", "sh"]]
-# The line that earlier versions had in place of the one with `exec`: it also executed the shell's builtins.
+# Earlier versions had this line in place of the line with `exec`. It also executed the shell's builtins.
 EARLIER_LINE = '"$@" 3>&- # 3: the master of the terminal, if any; only this sh may keep it open'
 
 
@@ -35,14 +35,14 @@ def run(shell: list[str], status: Path, *words: str) -> "subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("word", ["exit", "cd", "return", "export", "eval", "shift", "exec", "if", "local"])
-def test_a_word_of_the_shells_is_no_program(shell: list[str], word: str, tmp_path: Path) -> None:
+def test_a_builtin_or_keyword_of_the_shell_is_not_run(shell: list[str], word: str, tmp_path: Path) -> None:
     done = run(shell, tmp_path / "status", word, "/dev/null")
     assert (done.returncode, done.stdout) == (127, "")
     assert done.stderr == f"waypoint: {word}: the session has no such program\n"
 
 
-@pytest.mark.parametrize("shell", SHELLS[:2])  # a busybox may take its own applets for the programs of the PATH
-def test_a_program_is_executed_where_the_shell_has_a_builtin_of_the_name(shell: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("shell", SHELLS[:2])  # busybox may prefer its own applets to programs on the PATH
+def test_a_program_is_run_even_if_the_shell_has_a_builtin_of_its_name(shell: list[str], tmp_path: Path) -> None:
     program = tmp_path / "printf"
     program.write_text('#!/bin/sh\nexec echo the program: "$@"\n')
     program.chmod(0o755)
@@ -50,15 +50,17 @@ def test_a_program_is_executed_where_the_shell_has_a_builtin_of_the_name(shell: 
     assert (done.stdout, done.returncode) == ("the program: \\x41\\n \n", 0)
 
 
-def test_the_exit_status_is_the_programs_and_126_where_it_cannot_be_executed(shell: list[str], tmp_path: Path) -> None:
+def test_the_exit_status_is_that_of_the_program_or_126_if_it_cannot_be_executed(
+    shell: list[str], tmp_path: Path
+) -> None:
     assert run(shell, tmp_path / "status", "sh", "-c", "exit 5").returncode == 5
     done = run(shell, tmp_path / "status", "/etc/passwd")
     assert done.returncode == 126
     assert "/etc/passwd" in done.stderr
 
 
-def test_a_shell_in_the_script_of_an_earlier_version_goes_on_in_this_one(shell: list[str], tmp_path: Path) -> None:
-    """As a restored one does: it has the file open, at the place after the line of its program."""
+def test_a_shell_in_the_script_of_an_earlier_version_continues_in_this_one(shell: list[str], tmp_path: Path) -> None:
+    """A restored shell has the file open, at the offset after the line that runs the program."""
     now = FORMER.read_text()
     line = next(line for line in now.splitlines() if "exec" in line and not line.startswith("#"))
     script, status = tmp_path / "run.sh", tmp_path / "status"
@@ -73,7 +75,7 @@ def test_a_shell_in_the_script_of_an_earlier_version_goes_on_in_this_one(shell: 
         assert process.stdin
         assert process.stdout
         assert process.stdout.readline() == b"begun\n"
-        script.write_text(now)  # the same file, of the same size
+        script.write_text(now)  # overwrite the open file, which keeps its size
         process.stdin.write(b"go\n")
         process.stdin.close()
         assert process.wait(DEADLINE_S) == 7

@@ -1,4 +1,4 @@
-"""What is sent to a terminal when a session is left."""
+"""The escape sequences that reset a user's terminal when the user leaves a session."""
 
 import pytest
 from hypothesis import given
@@ -39,26 +39,26 @@ def test_after_plain_output_only_colours_are_reset() -> None:
         (b"\x1b[?2026h", b"\x1b[?2026l"),
     ],
 )
-def test_what_is_on_is_switched_off(on: bytes, off: bytes) -> None:
+def test_a_mode_that_is_on_is_switched_off(on: bytes, off: bytes) -> None:
     assert off in undo_after(b"text" + on + b"text")
 
 
 @pytest.mark.parametrize("mode", [b"1049", b"1000", b"2004", b"1"])
-def test_what_the_program_has_switched_off_itself_is_left_alone(mode: bytes) -> None:
+def test_a_mode_that_the_program_has_switched_off_is_not_sent_again(mode: bytes) -> None:
     assert undo_after(b"\x1b[?" + mode + b"h" + b"text" + b"\x1b[?" + mode + b"l") == PLAIN
 
 
-def test_the_alternate_screen_is_left_last_for_the_cursor_to_come_back() -> None:
+def test_the_alternate_screen_is_left_last_so_that_the_cursor_is_restored() -> None:
     undone = undo_after(b"\x1b[?1049h\x1b[?1000h\x1b[?25l\x1b[>1u")
     assert undone.index(b"?1049l") > max(undone.index(b"?1000l"), undone.index(b"?25h"), undone.index(b"<99u"))
-    assert undone.count(b"\x1b[<99u") == 2  # the main screen has a stack of its own
+    assert undone.count(b"\x1b[<99u") == 2  # each of the two screens has a stack of keyboard modes
 
 
 ON = [b"\x1b[?1049h", b"\x1b[?25l", b"\x1b=", b"\x1b[>1u", b"\x1b[>4;1m", b"\x1b[3 q", b"\x1b[1;9r", b"plain \x1b[1m"]
 
 
 @given(st.lists(st.sampled_from(ON)), st.data())
-def test_it_does_not_matter_how_the_output_is_cut_into_pieces(parts: list[bytes], data: st.DataObject) -> None:
+def test_cutting_the_output_changes_nothing(parts: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(parts)
     first = data.draw(st.integers(0, len(whole)))
     second = data.draw(st.integers(first, len(whole)))

@@ -1,4 +1,4 @@
-"""A names.db of its own for each test."""
+"""Gives each test its own names.db."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A damaged record of names.db: the error names the record and the home."""
+"""Damaged records of names.db are reported with the record and the home."""
 
 import contextlib
 import sqlite3

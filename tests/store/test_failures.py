@@ -1,4 +1,4 @@
-"""Errors of names.db: damage is reported as damage, a state of the machine as such. All errors are real ones."""
+"""Errors of names.db: damage is told apart from conditions of the machine, such as a full disk. All errors are real."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ KIB = 1 << 10
 
 
 def used(path: Path) -> Path:
-    """A database that was used, and closed."""
+    """Make a database, use it, and close it."""
     Names(path).close()
     return path
 
@@ -58,7 +58,7 @@ class TestOnASmallDisk:
             Names(full / "names.db")
         subprocess.run(["mount", "-o", "remount,rw", str(full)], check=True)
 
-    def test_a_change_on_a_full_disk_is_taken_back(self, full: Path) -> None:
+    def test_a_change_on_a_full_disk_is_rolled_back(self, full: Path) -> None:
         (full / "fill").unlink()
         names = Names(full / "names.db")
         fill(full / "fill")
@@ -108,7 +108,7 @@ def test_the_next_step_after_damage_keeps_all_files(tmp_path: Path, damage: byte
     assert content_of(tmp_path / "names-kept") == before
 
 
-def test_damage_that_is_found_after_opening_is_reported(tmp_path: Path) -> None:
+def test_damage_found_after_opening_is_reported(tmp_path: Path) -> None:
     path = used(tmp_path / "names.db")
     with path.open("r+b") as file:
         file.seek(4096)

@@ -1,4 +1,4 @@
-"""Migration of a names.db of an earlier format: its content means the same afterwards; a failure changes nothing."""
+"""Migration of a names.db of an earlier format: it keeps the meaning of the content, and a failure changes nothing."""
 
 import contextlib
 import json
@@ -23,10 +23,10 @@ from waypoint.store.names import Names
 
 KEPT = Path(__file__).parent / "kept"
 SAID: dict[str, Any] = json.loads((KEPT / "names-2.json").read_text())
-"""What the last program of format 2 read in names-2.db: records, and how each operation could be taken back.
+"""The content of names-2.db, as the last version with format 2 read it: records, and how it would undo each operation.
 
-The file is that of a used home: sessions were checkpointed, forked, restored in place and by aspects, parked,
-discarded; names were moved; some operations were undone, and some undos. One start was under way.
+The file is from a home in use: sessions were checkpointed, forked, restored in place (wholly and only in part), parked
+and discarded; names were moved; some operations were undone, and some undos. One start had not finished.
 """
 
 
@@ -35,7 +35,7 @@ NEWER = {"by": None, "note": "", "expired": False}
 
 
 def with_later_fields(captures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The captures, with the defaults of fields that later versions have added."""
+    """Give the captures the defaults of fields that later versions have added."""
     for one in captures:
         one |= {"folder": "", "branch_created": 0.0}
         layers = one["layers"]
@@ -73,8 +73,8 @@ def content_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 def plan_of(ref: undo.Lookup, operation: Operation) -> dict[str, object]:
-    """As earlier programs printed it: without the capture from which a session starts again (the tip of its branch),
-    and without names that stay as they are.
+    """Return the plan of the operation's undo as earlier versions printed it: without the capture from which a session
+    starts again (the tip of its branch), and without unchanged names.
     """
     try:
         found = undo.plan(ref, operation)
@@ -98,8 +98,8 @@ def _deed_before(ref: undo.Lookup, deed: undo.Deed) -> list[str | None]:
 
 
 def only_names(found: dict[str, Any], said: dict[str, Any]) -> dict[str, str]:
-    """The words of the plans that differ, by number: earlier programs refused these because a branch had been moved
-    since; now the undo leaves that branch as it is.
+    """Return the words of the plans that differ, by number. Earlier versions refused to undo these operations because a
+    branch had moved since; now the undo does not change that branch.
     """
     others = {number: plan for number, plan in found.items() if {**plan, "words": ""} != {**said[number], "words": ""}}
     assert all(said[number]["refused"].endswith("has been changed since") for number in others)
@@ -160,7 +160,7 @@ def test_the_order_of_undos_is_unchanged(migrated: Names) -> None:
 
 
 def test_a_home_of_format_3_is_unchanged(tmp_path: Path) -> None:
-    """The file is that of a home that was used as the one of format 2, with a standing and a claim."""
+    """The file is from a home that was used like that of format 2. It also has a standing and a claim."""
     said: dict[str, Any] = json.loads((KEPT / "names-3.json").read_text())
     del said["claims"]
     said["captures"] = with_later_fields(said["captures"])
@@ -176,7 +176,7 @@ def test_a_home_of_format_3_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_home_of_format_4_is_unchanged(tmp_path: Path) -> None:
-    """The file is that of a home that was used as the one of format 2."""
+    """The file is from a home that was used like that of format 2."""
     said: dict[str, Any] = json.loads((KEPT / "names-4.json").read_text())
     del said["claims"]
     said["captures"] = with_later_fields(said["captures"])
@@ -200,7 +200,7 @@ def test_a_home_of_format_4_is_unchanged(tmp_path: Path) -> None:
 
 
 def content_since_3(names: Names) -> dict[str, Any]:
-    """The content of files of format 3 and later."""
+    """Return the content of a file of format 3 or later."""
     return {
         "refs": names.refs(),
         "captures": names.captures(),

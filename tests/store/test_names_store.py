@@ -55,7 +55,7 @@ def end(names: Names, row: LiveRow, capture: Capture) -> None:
 
 
 def begin_and_end(names: Names, branch: str = "main") -> Capture:
-    """Record the start and the end of a session. Returns the tip of its branch."""
+    """Record the start and the end of a session. Return the tip of its branch."""
     row = row_of(branch)
     begin(names, row)
     capture = capture_of(row)
@@ -166,7 +166,7 @@ def test_branches_and_checkpoints_share_one_name_space(names: Names) -> None:
     assert names.names_of(capture.id) == ["main", "warm"]
 
 
-def test_a_change_that_fails_half_way_leaves_nothing(names: Names) -> None:
+def test_a_change_that_fails_halfway_is_rolled_back(names: Names) -> None:
     row = row_of("main")
     begin(names, row)
     capture = capture_of(row)
@@ -212,7 +212,7 @@ def test_a_log_entry_has_the_moves_of_its_transaction(names: Names) -> None:
     assert names.operation(ended.number) == ended
 
 
-def test_an_operation_is_undone_until_that_is_undone(names: Names) -> None:
+def test_an_operation_counts_as_undone_until_its_undo_is_undone(names: Names) -> None:
     begin(names, row_of("main"))
     (first,) = names.operations()
     for undone in (first.number, first.number + 1):
@@ -253,7 +253,7 @@ while True:
 """
 
 
-def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
+def test_acknowledged_changes_survive_sigkill(tmp_path: Path) -> None:
     path = tmp_path / "names.db"
     argv = [sys.executable, "-c", _WRITER, str(path)]
     for _kill in range(3):
@@ -273,7 +273,7 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
         assert begun <= known | live
 
 
-def test_an_id_is_disposable_before_it_is_recorded_and_after_it_is_forgotten(names: Names) -> None:
+def test_an_id_is_disposable_before_a_record_has_it_and_after_the_record_is_removed(names: Names) -> None:
     row, capture_id = row_of("main"), new_id()
     with names.change("capture") as change:
         change.add_disposable(capture_id)

@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 @pytest.fixture
 def tip(names: Names) -> Capture:
-    """The capture that branch `main` stands for; nothing is live."""
+    """The capture at the tip of branch `main`; no session is live."""
     return begin_and_end(names)
 
 
@@ -48,7 +48,7 @@ def test_a_reader_does_not_see_the_open_transaction_of_another_thread(names: Nam
         change.advance("main", later.id)
         change.create("named", Ref(kind="checkpoint", capture=later.id))
         change.reserve(row_of("other"))
-        assert in_a_thread(look) == state  # a transaction that will be taken back
+        assert in_a_thread(look) == state  # while a transaction is open that will be rolled back
         assert look() == state  # the writing thread reads through its Change
         assert change.resolve("main") == later
         raise RuntimeError
@@ -99,7 +99,7 @@ def test_after_close_the_database_has_no_other_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def many(names: Names) -> list[Capture]:
-    """More captures than two pieces hold, the oldest first, several of one time; two lines that fork and one beside."""
+    """More captures than two pieces of a listing, the oldest first. Some have equal times; some have two children."""
     row, made = row_of("main"), list[Capture]()
     with names.change("make") as change:
         for number in range(2 * PIECE + 10):
@@ -173,7 +173,7 @@ def test_operations_are_listed_in_pieces(names: Names) -> None:
     assert names.last_number() == PIECE + 5
 
 
-# --- standings
+# --- standings: where the image of a capture is, and whether it is durable
 
 
 def test_a_standing_is_the_default_until_another_one_is_recorded(names: Names, tip: Capture) -> None:
@@ -185,7 +185,7 @@ def test_a_standing_is_the_default_until_another_one_is_recorded(names: Names, t
     other = new_id()
     assert names.standings([other, tip.id]) == {other: Standing(), tip.id: Standing(image="abc", durable=True)}
     assert names.capture(tip.id) == tip
-    assert names.operations(1)[0].verb == "end"  # a standing makes no entry
+    assert names.operations(1)[0].verb == "end"  # a change of a standing is not logged as an operation
 
 
 def test_the_standing_of_an_unknown_capture_cannot_be_set(names: Names) -> None:

@@ -3,14 +3,14 @@
 from tests.workloads.workload import PYTHON, Workload
 
 _SHELL = 'words="$words WORD"; echo $words >/opt/workload/told\r'
-"""For Bourne shells."""
+"""Shell text that is typed into Bourne shells to pass WORD."""
 _NESTED = ("a shell within the shell: after a restore it has no",)
 _HISTORY = "git init -q; git -c user.name=a -c user.email=a@a commit -q --allow-empty -m first"
 _LINES = "seq 1000 >lines"
 
 
 def holding_tty(program: str, typed: str, shows: str, *, start: str = "", debian: tuple[str, ...] = ()) -> Workload:
-    """A row for a program that opens /dev/tty, which CRIU cannot restore: Enter starts it again."""
+    """Return a row for a program that opens /dev/tty, which CRIU cannot restore: Enter starts the program again."""
     return Workload(
         name=typed.partition(" '")[0],
         start=start,

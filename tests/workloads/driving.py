@@ -1,5 +1,5 @@
-"""Drives a workload: sends it words, captures it while it works, forks it twice, restores it in place, and compares
-each copy with its row.
+"""Runs a workload: sends it words, captures it while it works, forks it twice, restores it in place, and compares each
+copy with the expectations in the workload's row.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from waypoint.model.facts import CheckpointFacts, SessionFacts
 DUMP_S = 60.0
 """No capture takes longer; most take less than 0.2 s."""
 ROWS, COLS = 30, 100
-# Waits up to $3 seconds until $1 prints the words in $2, in any order; else prints its output, status 1.
+# Waits up to $3 seconds until $1 prints the words in $2, in any order. Otherwise prints the output of $1 and fails.
 _KNOWS = """
 while ((SECONDS < $3)); do
     said=$(eval "$1" 2>&1 | xargs -n1 | sort | xargs)
@@ -29,7 +29,7 @@ while ((SECONDS < $3)); do
 done
 echo "it knows ${said:-nothing} in place of $2"; exit 1
 """
-# Waits until $1 prints a number above $2; prints its first number. Status 1 if it does not grow, or began below $2.
+# Waits until $1 prints a number above $2; prints its first number. Fails if the numbers do not grow or begin below $2.
 _GROWS = """
 first=$(eval "$1")
 [ "$first" -ge "$2" ] || { echo "it is at $first and was at $2"; exit 1; }
@@ -88,14 +88,14 @@ class Running:
         self.words = (*self.words, word)
 
     def check_told(self) -> None:
-        """Check that it knows exactly the words of its own history, and none of other copies."""
+        """Check that the workload knows exactly the words that this copy has received, and none of other copies."""
         if self.row.told:
             self.must(_KNOWS, self.row.told, " ".join(sorted(self.words)), str(self.row.patience_s))
         elif self.words:
             self.see(self.words[-1])
 
     def check_grows(self, beyond: int) -> int:
-        """Check that its work continues from `beyond` or later; returns its first number."""
+        """Check that the numbers of the row's `work` continue from `beyond` or later. Return the first number."""
         return (
             int(self.must(_GROWS, self.row.work, str(beyond), str(self.row.patience_s)).stdout) if self.row.work else 0
         )
@@ -135,12 +135,12 @@ def drive(client: Client, row: Workload, session: Session) -> Outcome:
     with contextlib.closing(Running(row, session, tuple(row.knows.split()))) as original:
         original.begin()
         if row.early:
-            go_on(original, "one")
+            tell_and_check(original, "one")
         at, before = original.check_grows(0), original.words
         taken = session.checkpoint(name)
         check_taken(row, taken)
         original.check_grows(at)
-        go_on(original, "original")
+        tell_and_check(original, "original")
         forks = client.fork(name, f"{session.branch}-1", f"{session.branch}-2")
         for fork, word in zip(forks, ("first", "second"), strict=True):
             check_back(row, fork, fork.facts, (before, at, word))
@@ -151,7 +151,7 @@ def drive(client: Client, row: Workload, session: Session) -> Outcome:
     return Outcome(row.name, taken.tier, taken.paused_ms, restore_ms, tuple(taken.degraded))
 
 
-def go_on(running: Running, word: str) -> None:
+def tell_and_check(running: Running, word: str) -> None:
     if running.row.tell or running.row.keys:
         running.tell(word)
         running.check_told()
@@ -162,7 +162,7 @@ def check_taken(row: Workload, taken: CheckpointFacts) -> None:
     said = taken.degraded
     assert taken.tier == row.tier, f"the tier is {taken.tier}: {said}"
     assert taken.total_ms < DUMP_S * 1000
-    assert said or taken.tier == "live", "it does not say why it is not live"
+    assert said or taken.tier == "live", "the capture has no reason why it is not live"
     assert_expected(row, said)
 
 
@@ -181,10 +181,12 @@ def check_back(
         return
     kept = tuple(word for word in words if word not in row.gone.split())
     with contextlib.closing(Running(row, session, kept)) as copy:
-        if row.early and words and not (row.keys and row.told):  # others show their words only after a further one
+        if (
+            row.early and words and not (row.keys and row.told)
+        ):  # other programs show their words only after a further word
             copy.check_told()
         copy.check_grows(at)
-        go_on(copy, own)
+        tell_and_check(copy, own)
 
 
 def assert_expected(row: Workload, said: list[str]) -> None:
@@ -194,7 +196,7 @@ def assert_expected(row: Workload, said: list[str]) -> None:
 
 
 def iter_fates(facts: SessionFacts) -> Iterator[str]:
-    """The fate of each program that was not kept."""
+    """Yield what happened to each program that was not kept."""
     for fate, lines in (("respawned", facts.respawned), ("offered", facts.offered), ("lost", facts.lost)):
         yield from (f"{fate} {line}" for line in lines or [])
 

@@ -21,7 +21,7 @@ words = []
 
 
 def python(name: str, text: str, *, tell: str = "echo $1 >tell", **facts: object) -> Workload:
-    """A row for a program that reads words from the FIFO `tell`, and makes the file `up` when it works."""
+    """Return a row for a program that reads words from the FIFO `tell`, and makes the file `up` when it works."""
     start = f"mkfifo tell\ncat >program.py <<'end'\n{_BASICS}{text}\nend\npython3 program.py >log 2>&1 &"
     ready = "[ -e up ] || { cat log; false; }"
     return Workload(name=name, start=start, ready=ready, tell=tell, **facts)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A session with all packages, whose files are the start of all workloads."""
+"""Makes a branch with all packages, from whose files all workloads start."""
 
 from collections.abc import Iterable
 

@@ -30,7 +30,7 @@ PLACE = "/root/agent"
 LOG = f"{PLACE}/log"
 KEY = "0123456789abcdefghij"
 
-# Configuration as on a machine where the agents were used before, so that they ask nothing.
+# Configures the agents as if they had been used before, so that they ask no questions.
 SETUP = f"""
 mkdir -p {PLACE}/work {PLACE}/.codex; cd {PLACE}/work; git init -q .
 export HOME={PLACE} DISABLE_AUTOUPDATER=1 CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
@@ -60,13 +60,13 @@ until ss -Htln sport = {PORT} | grep -q .; do sleep 0.05; done
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`command`: below the installed packages. `sign`: the prompt of the input line."""
+    """`command`: its path in node_modules. `sign`: the prompt of the input line."""
 
     command: str
     sign: str
 
     def input(self, text: str) -> str:
-        """A pattern of the line with this text."""
+        """Return a pattern for the input line with this text."""
         return rf"^{self.sign}\s*{text}"
 
 
@@ -118,7 +118,7 @@ def submit(screen: Screen, text: str, answer: str) -> None:
 
 
 def log_of(home: Home, branch: str) -> list[str]:
-    """The messages that the model got, without the agent's own requests."""
+    """Return the user's messages that the model got."""
     return home.must("run", "-b", branch, "--", "grep", ".", LOG).stdout.splitlines()
 
 

@@ -1,6 +1,8 @@
-"""Real programs, one row each (rows.py), are captured while they work, forked and restored in place.
+"""Real programs are captured while they work, forked and restored in place. Each program is a row (rows.py).
 
-A few rows are in the gate; the soak suite has those that need no package, with WAYPOINT_TEST_WORKLOADS=all all of them.
+A few rows are in the gate. The soak suite has those that need no additional package, or all rows if
+WAYPOINT_TEST_WORKLOADS=all.
+
 """
 
 import itertools
@@ -56,7 +58,7 @@ def branch() -> str:
 
 
 def driven(home: Home, branch: str, row: Workload) -> Outcome:
-    """Drive the workload in a new session, which is discarded with its forks."""
+    """Drive the workload in a new session. The session and its forks are discarded afterwards."""
     client = Client(home.path)
     options: StartOptions = {"user": "root", "cwd": "/", "shell": "/bin/bash", "rows": ROWS, "cols": COLS}
     options["env"] = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}

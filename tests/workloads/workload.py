@@ -21,16 +21,16 @@ class Workload:
 
     Words: `tell` is shell text that passes the word $1 to the program; or `keys` are typed, with the word in place of
     WORD. `told` is shell text that prints all words ("": only the terminal shows the last one). `knows`: words from the
-    start; `gone`: those that copies lose, as `degraded` reports. `early`: it gets a word before the capture too. A
-    program without words has `work`: shell text that prints a number that grows while the program works.
+    start; `gone`: those that copies lose, as `degraded` reports. `early`: the program gets a word before the capture,
+    too. A program without words has `work`: shell text that prints a number that grows while the program works.
 
     Expected: the capture's `tier`, its reason `because` if that is not `live`, and expressions for the lines of
     `degraded`. `again`: beginnings of the lines about programs of the tier `respawn`, each after `respawned`, `offered`
     or `lost`.
 
     Needs: packages of Debian, npm and PyPI, which only a run of all workloads installs; `needs`: words of
-    tests/needs.py; `allow`: rights of the session. `slow`: not in the quick part. `patience_s`: how long it may take to
-    know a word.
+    tests/needs.py; `allow`: rights of the session. `slow`: only in a run of all workloads. `patience_s`: how long the
+    program may take to know a word.
     """
 
     name: str
@@ -59,5 +59,5 @@ class Workload:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the packages of `./dev setup` are enough."""
+        """Whether the row is fast and needs only the packages of `./dev setup`."""
         return not (self.slow or self.debian or self.npm or self.pypi)
