@@ -17,7 +17,7 @@ from hypothesis import given
 from tests import fuzzing
 from tests.acceptance.sessions import inside
 from tests.daemon.raw_client import RawClient
-from tests.fuzzing import Asked, Put
+from tests.fuzzing import FuzzRequest, Entry
 from tests.homes import Home, open_home
 from tests.waiting import DEADLINE_S, holds_within
 from waypoint.daemon.http.routes import ROUTES
@@ -82,7 +82,7 @@ def test_no_request_harms_the_daemon(crowd: Home) -> None:
 
     @fuzzing.bounded(300)
     @given(asked=fuzzing.requests(FUZZED, ["evil", "nosuch"]))
-    def asks(asked: Asked) -> None:
+    def asks(asked: FuzzRequest) -> None:
         # The client closes at once, so streams end too. Names that a request makes are kept until the home is removed.
         with RawClient(path) as client:
             client.send(asked.data)
@@ -107,7 +107,7 @@ class Folder:
         self._owner = root.stat().st_uid, root.stat().st_gid
         assert procfs.is_same(pid, procfs.start_ticks(pid))
 
-    def put(self, what: Put) -> None:
+    def put(self, what: Entry) -> None:
         place = self.path / what.name
         with idmapped.acting_as(*self._owner), contextlib.suppress(OSError):
             if place.is_dir() and not place.is_symlink():
@@ -116,7 +116,7 @@ class Folder:
                 place.unlink(missing_ok=True)
             self._make(place, what)
 
-    def _make(self, place: Path, what: Put) -> None:
+    def _make(self, place: Path, what: Entry) -> None:
         match what.kind:
             case "file" | "no-rights":
                 place.write_bytes(what.content)
@@ -149,7 +149,7 @@ class Folder:
 def test_no_content_of_a_run_folder_harms_the_daemon(crowd: Home) -> None:
     @fuzzing.bounded(10)
     @given(puts=fuzzing.FOLDERS)
-    def lives(puts: list[Put]) -> None:
+    def lives(puts: list[Entry]) -> None:
         folder = Folder(crowd)
         for what in puts:
             folder.put(what)
@@ -173,7 +173,7 @@ def test_a_starting_daemon_survives_any_content_of_a_run_folder(crowd: Home) -> 
 
     @fuzzing.bounded(4)
     @given(puts=fuzzing.FOLDERS)
-    def lives(puts: list[Put]) -> None:
+    def lives(puts: list[Entry]) -> None:
         crowd.cli("stop", "evil", "--discard")
         crowd.must("shell", "evil", "-d", "--user", "root")
         folder = Folder(crowd)
