@@ -17,7 +17,7 @@ from hypothesis import given
 from tests import fuzzing
 from tests.acceptance.sessions import inside
 from tests.daemon.raw_client import RawClient
-from tests.fuzzing import FuzzRequest, Entry
+from tests.fuzzing import Entry, FuzzRequest
 from tests.homes import Home, open_home
 from tests.waiting import DEADLINE_S, holds_within
 from waypoint.daemon.http.routes import ROUTES
