@@ -197,9 +197,9 @@ def test_a_client_cannot_claim_to_be_another_user(shared: Home, person: Person, 
 @pytest.mark.soak(part="walls")
 def test_trust_can_be_revoked_and_given_again(trusting: Home, person: Person) -> None:
     words = ("shell", "taken", "-d", "--user", "root")
-    assert "trusted fully" in trusting.must("setup", "--check").stderr
+    assert "with full trust" in trusting.must("setup", "--check").stderr
     trusting.must("setup", "--user", person.name)
-    assert "trusted fully" not in trusting.must("setup", "--check").stderr
+    assert "with full trust" not in trusting.must("setup", "--check").stderr
     done = person.can(trusting, *words)
     refused(done, f"you are {person.name}")
     assert "only their own sessions and captures" in trusting.must("doctor").stdout
