@@ -16,6 +16,7 @@ from waypoint.linux.storage import btrfs, mounts
 from waypoint.model.errors import Failed, StateConflict, UnknownName
 from waypoint.upper.contract import GrowthOutcome, Pool
 from waypoint.upper.copy_pool import SEALED
+from waypoint.upper.loop_pool import LoopPool
 from waypoint.upper.open_pool import open_pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
@@ -374,6 +375,17 @@ def snapshot_if_space_is_free(pool: Pool, source: str, name: str) -> list[str]:
             btrfs.sync_filesystem(pool.path(source))  # otherwise the kernel does this after some seconds
         return []
     return [name]
+
+
+def test_the_size_of_a_pool_in_a_file_needs_no_walk_over_its_files(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(pool.create("one"), "both").write_bytes(os.urandom(8 * MIB))
+    pool.snapshot("one", "two")
+    pool.settle()
+    before = pool.unique_bytes()
+    if isinstance(pool, LoopPool):
+        monkeypatch.setattr(btrfs, "disk_usage", lambda _path: pytest.fail("walks over the files"))
+        assert pool.unique_bytes() == before
+    assert before // MIB == (16 if pool.driver == "copy" else 8)
 
 
 def test_shares_separate_own_from_shared_bytes(pool: Pool) -> None:

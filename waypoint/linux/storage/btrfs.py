@@ -32,6 +32,7 @@ _IOC_BALANCE_CTL = 0x40049421
 _IOC_TREE_SEARCH = 0xD0009411
 
 _SUBVOL_RDONLY = 1 << 1
+_BLOCK_GROUP_DATA = 1 << 0
 _BLOCK_GROUP_METADATA = 1 << 2
 _BALANCE_CANCEL = 2
 _GLOBAL_RESERVE = 1 << 49  # a part of the metadata space that the kernel lists as a block group of its own
@@ -59,12 +60,13 @@ _SUBVOLUME_ROOT_INODE = 256
 class SpaceOnDevice:
     """The space of a file system on one device. `total_bytes`: size of the device as the file system knows it.
     `unallocated_bytes`: in no chunk yet, so free for data or metadata. `metadata_free_bytes`: unused in metadata
-    chunks, without the kernel's global reserve.
+    chunks, without the kernel's global reserve. `data_bytes`: content of files, each shared block counted once.
     """
 
     total_bytes: int
     unallocated_bytes: int
     metadata_free_bytes: int
+    data_bytes: int
 
 
 def _ioctl(fd: int, number: int, arguments: bytes, name: str, path: str) -> bytes:
@@ -204,7 +206,8 @@ def space_on_device(path: str) -> SpaceOnDevice:
     _, allocated, total = _DEV_INFO.unpack(answer)
     metadata = [(flags, size, used) for flags, size, used in groups if flags & _BLOCK_GROUP_METADATA]
     free = sum(-size if flags & _GLOBAL_RESERVE else size - used for flags, size, used in metadata)
-    return SpaceOnDevice(total, total - allocated, max(0, free))
+    data = sum(used for flags, _, used in groups if flags & _BLOCK_GROUP_DATA)
+    return SpaceOnDevice(total, total - allocated, max(0, free), data)
 
 
 def _space_groups(fd: int, path: str) -> list[tuple[int, int, int]]:
