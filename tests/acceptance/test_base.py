@@ -96,7 +96,7 @@ def test_a_mount_below_a_base_is_left_out_and_reported(tmp_path: Path) -> None:
     (folder / "more").mkdir()
     with mounted(folder / "more", "-t", "tmpfs", "none"), open_home("acc") as home:
         said = home.must("shell", "left-out", "-d", "--json", "--base", str(folder)).json()
-        assert [line for line in said["left_out"] if line.startswith(f"{folder}/more ")]
+        assert [one for one in said["left_out"] if one["subject"] == f"{folder}/more"]
         assert inside(home, "left-out", "ls -A /more") == ""
         home.must("stop", "left-out", "--discard")
 

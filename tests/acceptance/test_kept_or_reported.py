@@ -143,7 +143,8 @@ def test_a_busy_server_is_captured_and_answers_everywhere(home: Home, session: S
     checkpoint, said = new_name(session), list[str]()
     for _again in range(4):
         said = session.checkpoint(checkpoint, tier="live", force=True).degraded
-    unaccepted = sum(int(one.removeprefix("tcp 8000: ").split()[0]) for one in said)
+    assert {(one["code"], one["subject"]) for one in said} <= {("unaccepted-connections", "tcp 8000")}
+    unaccepted = sum(int(one["detail"]) for one in said)
     for copy in (session, *(restore_as(home, session, checkpoint, "fork") for _ in range(2))):
         before = json.loads(in_process(copy, "cat /root/done"))["well"]
         in_process(copy, f"until grep -vq '\"well\": {before}[,}}]' /root/done; do sleep 0.02; done")
@@ -157,12 +158,11 @@ def test_unread_data_of_a_program_is_reported(home: Home, session: Session, way:
     run(session, UNREAD)
     checkpoint = new_name(session)
     said = session.checkpoint(checkpoint, tier="live").degraded
-    assert [re.sub(r"\d+, fd \d+", "N", one.split(":")[0]) for one in said] == [
-        "tcp 8001",
-        "udp 8002",
-        "python3 (pid N)",
+    assert [(one["code"], re.sub(r"\d+, fd \d+", "N", one["subject"])) for one in said] == [
+        ("unaccepted-connections", "tcp 8001"),
+        ("unread-datagrams", "udp 8002"),
+        ("unread-notices", "python3 (pid N)"),
     ]
-    assert all("not in copies" in one for one in said)
     copy = restore_as(home, session, checkpoint, way)
     assert in_process(copy, "pgrep -fc [p]rogram.py") == "1\n"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.sessions import inside, mounted, session
+from tests.answers import texts
 from tests.chaos import victims
 from tests.homes import Home, open_home
 from tests.waiting import PATIENCE_S, wait_until
@@ -143,7 +144,7 @@ def test_a_restored_session_has_its_changes_of_a_mount_that_is_gone(tmp_path: Pa
                 "yes\n.\n./below\n./below/newer\n./new\nnew\nnewer\n"
             )
             (fork,) = home.must("fork", "before", "copy", "--json").json()
-            assert fork["degraded"] == told
+            assert texts(fork["degraded"]) == told
             assert inside(home, "copy", f"cat {below}/newer") == "newer\n"
             home.must("checkpoint", "again", "-b", "copy", "--tier", "live")
             home.must("restore", "again")
@@ -155,7 +156,7 @@ def test_a_read_only_mount_is_reported_as_left_out(tmp_path: Path) -> None:
     with mounted(place, "-t", "tmpfs", "-o", "ro", "none"), open_home("acc") as home:
         done = home.must("shell", "told", "-d", "--json")
         assert done.stderr == ""  # the session was not started in that mount
-        assert f"{place} (tmpfs: read-only)" in json.loads(done.stdout)["left_out"]
+        assert f"{place} (tmpfs: read-only)" in texts(json.loads(done.stdout)["left_out"])
 
 
 @pytest.mark.soak(part="walls")
@@ -170,7 +171,7 @@ def test_a_mount_that_overlayfs_refuses_is_left_out(tmp_path: Path) -> None:
         open_home("acc") as home,
     ):
         left_out = home.must("shell", "refused", "-d", "--user", "root", "--json").json()["left_out"]
-        assert any(line.startswith(f"{place} (overlay: overlayfs refuses it") for line in left_out)
+        assert any(line.startswith(f"{place} (overlay: overlayfs refuses it") for line in texts(left_out))
         assert inside(home, "refused", f"ls -A {place}; echo works") == "works\n"
 
 
@@ -278,7 +279,9 @@ def test_a_session_that_removed_the_mount_point_starts(home: Home, tmp_path: Pat
         home.must("stop", branch)
         with mounted(place, "-t", "tmpfs", "none"):
             left_out = home.must("shell", branch, "-d", "--json").json()["left_out"]
-            assert any(line.startswith(f"{place} (the session has changed its mount point: ") for line in left_out)
+            assert any(
+                line.startswith(f"{place} (the session has changed its mount point: ") for line in texts(left_out)
+            )
             assert inside(home, branch, f"readlink {place.parent}") == "/etc\n"
             home.must("stop", branch)
 
@@ -295,11 +298,14 @@ def test_changes_with_and_without_the_mount_are_both_kept(home: Home, tmp_path: 
         home.must("stop", branch)
         subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], check=True)
         done = home.must("shell", branch, "-d")
-        told = f"{place}, as it was changed without its mount (umount it and start the branch again: its changes wait)"
+        said = "it was changed without its mount: umount it and start the branch again"
+        told = f"{place} ({said}: its changes wait)"
         assert done.stderr == f"degraded: {told}\n"
         assert inside(home, branch, f"ls {place}") == "with\n"
         home.must("stop", branch)
-        assert home.must("fork", branch, "twin", "--json").json()[0]["degraded"] == [told]
+        assert home.must("fork", branch, "twin", "--json").json()[0]["degraded"] == [
+            {"code": "changes-hidden", "subject": str(place), "detail": said, "text": told}
+        ]
         home.must("stop", "twin", "--discard")
         subprocess.run(["umount", str(place)], check=True)
         home.must("shell", branch, "-d")

@@ -76,8 +76,8 @@ def test_parts_of_the_shell_that_cannot_be_restored_are_reported(home: Home, bra
     inside(home, branch, "readonly x=3; cd /; rm -r /tmp/d")
     done = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
     first, second = degraded(done)
-    assert first == "the variable x stays as it is: it is read-only"
-    assert second.startswith("cd: ")
+    assert first == "the shell: the variable x stays as it is: it is read-only"
+    assert second.startswith("the shell: cd: ")
     assert inside(home, branch, "say; umask; pwd") == shown
 
 

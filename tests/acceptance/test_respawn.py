@@ -37,7 +37,7 @@ def test_servers_and_jobs_run_again_in_every_copy(home: Home, branch: str) -> No
     forked = home.must("fork", f"{branch}-cp", f"{branch}-f", "--json").json()[0]
     try:
         assert [line.partition(" ")[0] for line in forked["respawned"]] == ["python3", "sleep", "sleep", "tail"]
-        assert forked["lost"][0].endswith("it is a subshell of the session's shell")
+        assert forked["lost"][0]["detail"] == "it is a subshell of the session's shell"
         assert len(forked["lost"]) == 1
         assert inside(home, f"{branch}-f", ASK) == "content\n\n"
         assert inside(

@@ -47,7 +47,7 @@ class Owner:
         capture_id = new_id()
         row = msgspec.structs.replace(row_of("main"), tree=tree or capture_id)
         made = capture_of(row, capture_id)
-        self.pool.create(made.layers.files.tree)
+        self.pool.create(made.tree)
         (self.home / "hot" / made.id / "images").mkdir(parents=True)
         if on_record:
             with self.names.change("checkpoint") as change:
@@ -58,7 +58,7 @@ class Owner:
         return sweep(self.names, self.captures.inventories([]))
 
     def is_there(self, made: Capture) -> bool:
-        parts = {made.layers.files.tree in self.pool.list(), (self.home / "hot" / made.id).exists()}
+        parts = {made.tree in self.pool.list(), (self.home / "hot" / made.id).exists()}
         assert len(parts) == 1, "only one of the two parts of a capture exists"
         return parts == {True}
 
@@ -161,8 +161,7 @@ class TestOnDisk:
 
     def test_every_layer_has_a_size(self, owner: Owner) -> None:
         made = owner.make()
-        assert set(owner.captures.sizes(made)) == set(msgspec.structs.asdict(made.layers))
-        assert owner.captures.sizes(made)["processes"] is None
+        assert set(owner.captures.sizes(made)) == {"files"}
 
 
 def test_a_request_waits_for_the_end_of_a_pause() -> None:

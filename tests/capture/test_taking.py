@@ -12,11 +12,12 @@ import pytest
 from tests.store.test_names_store import SETTING
 from waypoint.capture import taking
 from waypoint.capture.layers.hot import Hot
-from waypoint.capture.layers.layer import Area, CaptureOptions, Layer, Part, Taking
+from waypoint.capture.layers.layer import EVERY_TIER, Area, CaptureOptions, Layer, Part, Taking
 from waypoint.capture.layers.subject import SubjectFacts
+from waypoint.model.conditions import text_of
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, FilesLayer, Fixed
+from waypoint.model.records import Capture, FilesLayer, Fixed, Tier
 from waypoint.processes.criu.causes import CriuAccident, CriuRefused, Diagnosis
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 
@@ -52,9 +53,13 @@ class LoggedPart(Part):
         return FilesLayer(tree=self.taking.capture_id) if (kind, verb) == ("files", "record") else None
 
 
+_TIERS: dict[str, frozenset[Tier]] = {"processes": frozenset(["live"]), "programs": frozenset(["respawn"])}
+
+
 class LoggedLayer(Layer):
     def __init__(self, kind: str, log: Log) -> None:
         self.kind = kind  # type: ignore[misc]  # one class for all kinds
+        self.tiers = _TIERS.get(kind, EVERY_TIER)  # type: ignore[misc]
         self._log = log
 
     def part(self, taking: Taking) -> Part:
@@ -210,7 +215,8 @@ def test_processes_that_criu_refuses_twice_are_left_out(stage: Stage) -> None:
     stage.log.first_fails["processes finish"] = [refused(), refused()]
     taken = stage.take(BEST)
     assert (taken.tier, taken.paused_ms) == ("respawn", 3.0)
-    assert taken.degraded == ["without its processes: it has an io_uring"]
+    [lost] = taken.degraded
+    assert (lost.code, text_of(lost)) == ("no-processes", "without its processes: it has an io_uring")
 
 
 def test_processes_that_cannot_be_dumped_are_left_out(stage: Stage) -> None:

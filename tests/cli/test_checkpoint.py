@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from tests.answers import texts
 from tests.cli.conftest import Spawn, exit_status
 from tests.cli.test_shell import PROMPT
 from tests.homes import Home
@@ -64,7 +65,8 @@ def test_what_a_checkpoint_cannot_keep_is_reported_on_stderr(home: Home, branch:
     assert done.stderr.startswith("degraded: without its processes: ")
     again = home.must("checkpoint", f"{branch}-j", "-b", branch, "--json")
     assert again.stderr == ""
-    assert [f"degraded: {item}\n" for item in again.json()["degraded"]] == [done.stderr]
+    assert [f"degraded: {text}\n" for text in texts(again.json()["degraded"])] == [done.stderr]
+    assert [(one["code"], one["subject"]) for one in again.json()["degraded"]] == [("no-processes", "criu-traced")]
     refused = home.cli("checkpoint", f"{branch}-l", "-b", branch, "--tier", "live")
     assert (refused.code, refused.stdout) == (5, "")
     assert home.cli("show", f"{branch}-l").code == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.answers import texts
 from tests.cli.conftest import Spawn, exit_status
 from tests.cli.test_checkpoint import TRACED
 from tests.collecting import collecting
@@ -59,7 +60,7 @@ class TestBranches:
         assert home.must("exec", "-b", branch, "--", TRACED).stdout.endswith("yes")
         done = home.must("fork", branch, f"{ready}-a", f"{ready}-b")
         assert done.stdout == f"{ready}-a\n{ready}-b\n"
-        [told] = home.must("show", branch, "--json").json()["degraded"]
+        [told] = texts(home.must("show", branch, "--json").json()["degraded"])
         assert told.startswith("without its processes: ")
         assert done.stderr.startswith(f"degraded: {told}\n")
         as_json = home.must("fork", branch, f"{ready}-j", "--json")
@@ -72,7 +73,7 @@ class TestBranches:
         assert home.must("fork", f"{ready}.p", f"{ready}-a").stderr.startswith(told)
         assert home.must("restore", f"{ready}.p", "--new", f"{ready}-b").stderr.count(told) == 1
         session = home.must("restore", f"{ready}.p", "--new", f"{ready}-j", "--json").json()
-        assert [f"degraded: {item}\n" for item in session["degraded"]] == [told]
+        assert [f"degraded: {text}\n" for text in texts(session["degraded"])] == [told]
 
     def test_a_prefix_names_the_forks(self, home: Home, ready: str) -> None:
         assert home.must("fork", ready, "-n2", "--prefix", f"{ready}.p").stdout == f"{ready}.p-1\n{ready}.p-2\n"

@@ -19,7 +19,7 @@ from waypoint.model.facts import ForkFacts, SessionFacts
 from waypoint.model.rendering import table
 from waypoint.model.verbs import Given
 
-SESSION = SessionFacts(branch="b\u00e4\x9b", state="live", created="2026-01-01T00:00:00.000Z", left_out=["/mnt"])
+SESSION = SessionFacts(branch="b\u00e4\x9b", state="live", created="2026-01-01T00:00:00.000Z", shared=["/mnt"])
 VALUE = [ForkFacts(branch="b", pid=1, ms=0.5, session=SESSION), {"exit": None, "pair": (1, "x")}]
 
 
@@ -35,7 +35,7 @@ def test_nested_records_become_json_objects(printed: str) -> None:
     assert list(fork) == ["branch", "pid", "ms", "session"]
     assert fork["session"]["branch"] == SESSION.branch
     assert list(fork["session"])[:3] == ["branch", "state", "created"]
-    assert (fork["session"]["left_out"], fork["session"]["pid"]) == (["/mnt"], None)
+    assert (fork["session"]["shared"], fork["session"]["pid"]) == (["/mnt"], None)
     assert other == {"exit": None, "pair": [1, "x"]}
 
 

@@ -142,7 +142,7 @@ def test_undo_warns_if_it_cannot_restore_the_processes(home: Home, branch: str) 
     home.must("stop", branch)
     kept = home.must("show", branch, "--json").json()["capture"][:12]
     told = home.must("undo", "-b", branch)
-    expected = f"will be lost: the processes that ran on {branch}: capture {kept} has only files\n"
+    expected = f"will be lost: {branch}: its processes (capture {kept} has only files)\n"
     assert told.stderr == expected
     assert home.must("exec", "-b", branch, "--", "echo -$mine").stdout == "-42\n"
 

@@ -98,6 +98,7 @@ OPERATION = {
     "said": "it changed no name and no session",
     "note": "",
 }
+LOST = {"code": "processes-not-kept", "subject": "", "detail": "", "text": "the processes"}
 UNDONE = {"number": 17, "verb": "remove", "undo": "move one back to 0123456789ab", "lost": [], "degraded": []}
 
 
@@ -109,7 +110,7 @@ def test_undo_plans_first_and_then_acts_once(
 
     def plan(talk: Talk) -> None:
         asked.append(talk.request())
-        talk.answer(200, {"operation": None, "undone": {**UNDONE, "lost": ["the processes"]}})
+        talk.answer(200, {"operation": None, "undone": {**UNDONE, "lost": [LOST]}})
 
     def answer(talk: Talk) -> None:
         asked.append((*talk.request(), capfd.readouterr().err))

@@ -15,7 +15,7 @@ from tests.daemon.memory_service import MemoryService
 from waypoint.daemon.http.route import Route
 from waypoint.daemon.lifetime import SWITCH_S
 from waypoint.model.facts import CaptureFacts
-from waypoint.model.records import Capture, FilesLayer, Layers, Ref, Setting, User
+from waypoint.model.records import Capture, FilesLayer, Ref, Setting, User, layers_of
 from waypoint.model.requests import LogQuery
 from waypoint.service import history
 from waypoint.service.shapes import Pages
@@ -37,7 +37,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Names]:
     with names.change("made up") as change:
         for number in range(CAPTURES):
             parents = [f"{number - 1:032x}"] if number else []
-            layers = Layers(files=FilesLayer(tree=f"t{number}"))
+            layers = layers_of(FilesLayer(tree=f"t{number}"))
             capture = Capture(
                 id=f"{number:032x}",
                 branch="main",

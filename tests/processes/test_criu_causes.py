@@ -157,7 +157,7 @@ def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> Non
     assert isinstance(failed, CannotCapture)
     assert failed.exit_code == 5
     assert failed.to_json() == {
-        "code": "cannot-capture",
+        "code": "criu-ghost",
         "exit": 5,
         "tried": "dump the processes",
         "on": f"(log: {tmp_path}/dump.log)",

@@ -14,6 +14,9 @@ import pytest
 from tests.places import ROOT
 from tests.repo import tree
 from tests.waiting import PATIENCE_S
+from waypoint.model.conditions import CONDITIONS, ERROR_CODES
+from waypoint.model.errors import BY_CODE
+from waypoint.processes.criu.cause_table import CAUSES
 
 MAIN = ROOT / "waypoint/cli/main.py"
 
@@ -116,6 +119,33 @@ def test_every_debian_package_that_dev_installs_is_named() -> None:
     )
     page = tree.text(Path("docs/dependencies.md")).partition("## Of the system")[2]
     assert {package for package in programs.values() if not re.search(rf"\b{package}\b", page)} == set()
+
+
+def test_the_page_of_conditions_is_that_of_the_tables() -> None:
+    printed = subprocess.run(
+        [sys.executable, "docs/conditions.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert tree.text(Path("docs/conditions.md")) == printed.stdout, (
+        "next: python docs/conditions.py > docs/conditions.md"
+    )
+
+
+def test_every_code_of_a_condition_or_error_is_in_the_tables() -> None:
+    """Codes are the first argument of `degradation`, and the argument `code` of errors."""
+    given: dict[str, set[str]] = {"degradation": set(), "error": set()}
+    for path in tree.python_files("waypoint"):
+        for node in ast.walk(tree.parsed(path)):
+            if isinstance(node, ast.Call):
+                is_degradation = isinstance(node.func, ast.Name) and node.func.id == "degradation"
+                values = node.args[:1] if is_degradation else [one.value for one in node.keywords if one.arg == "code"]
+                given["degradation" if is_degradation else "error"].update(
+                    str(one.value) for one in values if isinstance(one, ast.Constant)
+                )
+    assert given["degradation"] <= CONDITIONS.keys()
+    assert given["error"] <= ERROR_CODES.keys() | {f"criu-{cause.name}" for cause in CAUSES}
+    assert {code: ERROR_CODES[code].exit for code in BY_CODE} == {
+        code: kind.exit_code for code, kind in BY_CODE.items()
+    }
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.store.test_names_store import begin, begin_and_end, capture_of, end, name_it, row_of
+from waypoint.model.conditions import degradation
 from waypoint.model.facts import OperationFacts, UndoFacts
 from waypoint.model.records import Capture, LiveRow, Ref
 from waypoint.model.requests import OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
@@ -74,7 +75,7 @@ class RecordedSessions:
             assert not loss.agreed
             restore(self._names, branch, self._names.resolve(name))
         live: Any = SimpleNamespace(restarted=None)  # the only attribute that is used
-        return Restored(live, None, ["it lacks something"])
+        return Restored(live, None, [degradation("shell-not-restored", detail="it lacks something")])
 
     @contextlib.asynccontextmanager
     async def _step(self, *words: str) -> AsyncIterator[None]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import DEADLINE_S, wait_until
+from waypoint.model.conditions import degradation, text_of
 from waypoint.model.facts import Capability
 from waypoint.service import activity
 from waypoint.service.home import HomeUsers
@@ -18,8 +19,11 @@ from waypoint.setup import trials
 from waypoint.upper.contract import Outlook
 
 WHY = "/ cannot be mounted with other owners (idmapped): Invalid argument"
-UNHELD = "memory: not enforced, the machine has no controller 'memory' for groups"
-LEFT_OUT = ["/mnt/nas (nfs4: not a local file system)", "/boot/efi (vfat: ...)"]
+UNHELD = degradation("limit-not-enforced", "memory", "the machine has no controller 'memory' for groups")
+LEFT_OUT = [
+    degradation("mount-left-out", "/mnt/nas", "nfs4: not a local file system"),
+    degradation("mount-left-out", "/boot/efi", "vfat: ..."),
+]
 MIB = 1 << 20
 SOUND = Outlook(
     free_bytes=700 * MIB,
@@ -119,13 +123,13 @@ def test_doctor_reports_what_sessions_lack(begun: list[threading.Event]) -> None
     assert (way_out.state, way_out.why, way_out.required_for) == ("degraded", HOME.egress.why_not, "optional")
     assert way_out.remedy.startswith("apt-get install passt nftables")
     assert (limits.state, limits.required_for) == ("degraded", "optional")
-    assert limits.why == UNHELD
+    assert limits.why == text_of(UNHELD)
     assert (refused.state, refused.required_for) == ("degraded", "optional")
     assert refused.why.startswith("no system call is refused in old (it is old); web may make namespaces")
     assert (ids.state, ids.required_for) == ("degraded", "optional")
     assert WHY in ids.why
     assert (row.state, row.required_for) == ("degraded", "optional")
-    assert all(f"not in the session: {line}" in row.why for line in LEFT_OUT)
+    assert all(f"not in the session: {text_of(one)}" in row.why for one in LEFT_OUT)
 
 
 @pytest.mark.parametrize(

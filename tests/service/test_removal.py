@@ -58,7 +58,7 @@ def test_a_name_keeps_its_capture_and_only_the_records_of_the_ancestors(names: N
     assert remove(captures, names) == [first.id, third.id]
     assert names.captures() == [first, named, third, tip]
     assert names.removed() == {first.id, third.id}
-    assert names.disposable() >= {first.id, first.layers.files.tree, third.id, third.layers.files.tree}
+    assert names.disposable() >= {first.id, first.tree, third.id, third.tree}
     assert names.resolve("good") == named
     assert names.find(first.id) == first
     with pytest.raises(UnknownName, match="gc"):

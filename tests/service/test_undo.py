@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.answers import texts
 from tests.service.recorded import History, RecordedSessions, is_main_thread, park, restore, state, undo
 from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
 from tests.waiting import DEADLINE_S
@@ -170,8 +171,8 @@ def test_two_undos_at_once_undo_two_operations(
 
     told = asyncio.run(run())
     assert sessions.done == [("restore", "main", kept.id), ("park", "main")]
-    degraded = {one.undone.number: one.undone.degraded for one in told}
-    assert degraded == {number: ["main: it lacks something"], number - 1: []}
+    degraded = {one.undone.number: texts(one.undone.degraded) for one in told}
+    assert degraded == {number: ["main: the shell's state was not restored: it lacks something"], number - 1: []}
     assert len(told) == 2
 
 

@@ -50,7 +50,7 @@ def differences(home: Home) -> list[str]:
     trees = {row["tree"] for row in live} | {row["layers"]["files"]["tree"] for row in captures.values()}
     pool = Path(f"/proc/{pid}/root{home.path}/pool")
     found += _compare("tree", trees, {path.name for path in pool.iterdir()})
-    hot = {key for key, row in captures.items() if row["layers"]["terminal"] is not None}
+    hot = {key for key, row in captures.items() if "terminal" in row["layers"]}
     found += _compare("hot folder", hot, {path.name for path in (home.path / "hot").iterdir()})
     found += _compare("cgroup", sessions, {path.name for path in group.iterdir() if is_id(path.name)})
     found += _compare("runtime folder", sessions, {path.name for path in (home.runtime / "sessions").iterdir()})

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from waypoint.launch.ground.base import BasePlan, plan_base
 from waypoint.linux.storage.mounts import parse_mounts
+from waypoint.model.conditions import text_of
 
 # A Debian 13 desktop: separate /home and /tmp, a USB stick, a network share, a snap, the usual kernel file systems.
 TABLE = rb"""
@@ -29,7 +30,7 @@ TABLE = rb"""
 
 def plan(base: str = "/", table: bytes = TABLE) -> tuple[list[str], str]:
     found = plan_base(base, parse_mounts(table), hidden=("/var/lib/waypoint",), check=lambda _mount: "")
-    return found.overlays, "\n".join(found.left_out)
+    return found.overlays, "\n".join(map(text_of, found.left_out))
 
 
 def test_local_writable_mounts_get_overlays_and_others_are_left_out_with_a_reason() -> None:
@@ -46,7 +47,7 @@ def test_local_writable_mounts_get_overlays_and_others_are_left_out_with_a_reaso
     found = plan_base(
         "/", parse_mounts(TABLE), hidden=(), check=lambda mount: "a file" * (mount.mount_point == "/srv/logs")
     )
-    assert "/srv/logs (ext4: a file)" in found.left_out
+    assert "/srv/logs (ext4: a file)" in map(text_of, found.left_out)
 
 
 def test_a_later_mount_hides_earlier_mounts_at_and_below_its_mount_point() -> None:
@@ -77,8 +78,8 @@ def test_files_of_the_tree_take_precedence_over_a_later_mount(tmp_path: Path) ->
     found = BasePlan(["/", "/home", "/home/ann", "/srv/logs", "/tmp"], []).give_way(str(tmp_path))
     assert found.overlays == ["/", "/srv/logs", "/tmp"]
     own, below = found.left_out
-    assert own.startswith("/home (the session has files of its own there: ")
-    assert below.startswith("/home/ann (mounted below /home: ")
+    assert text_of(own).startswith("/home (the session has files of its own there: ")
+    assert text_of(below).startswith("/home/ann (mounted below /home: ")
 
 
 def test_a_mount_point_replaced_by_a_link_or_file_is_left_out(tmp_path: Path) -> None:
@@ -88,4 +89,4 @@ def test_a_mount_point_replaced_by_a_link_or_file_is_left_out(tmp_path: Path) ->
     (upper / "tmp").touch()
     found = BasePlan(["/", "/srv/logs", "/tmp"], []).give_way(str(tmp_path))
     assert found.overlays == ["/"]
-    assert all("has changed its mount point" in line for line in found.left_out)
+    assert all("has changed its mount point" in one.detail for one in found.left_out)

@@ -80,8 +80,8 @@ def test_a_dump_that_criu_refuses_harms_nothing(home: Home, client: Client, sess
     taken = session.checkpoint("taken")
     assert time.monotonic() - begun < QUICK_S
     assert taken.tier == "respawn"
-    assert "user namespace" in taken.degraded[0]
-    assert taken.degraded[1].startswith("cannot be started again: sleep 1000: it ran with other rights than the shell")
+    assert "user namespace" in taken.degraded[0]["text"]
+    assert (taken.degraded[1]["code"], taken.degraded[1]["subject"]) == ("program-not-restartable", "sleep 1000")
     assert float(session.exec("cat /srv/gap").output) < 1.0
     check_unharmed(home, client)
     (copy,) = client.fork("taken", "copy")
@@ -138,7 +138,7 @@ def test_survey_and_doctor_report_processes_that_cannot_be_captured(session: Ses
     (found,) = [one for one in session.survey() if one.tier != "live"]
     assert (found.command, found.why) == ("sleep 1000", "it keeps /dev/tty open (fd 9)")
     taken = session.checkpoint("taken")
-    assert (taken.tier, "/dev/tty" in taken.degraded[0]) == ("respawn", True)
+    assert (taken.tier, "/dev/tty" in taken.degraded[0]["text"]) == ("respawn", True)
 
 
 def follow(home: Home, said: str) -> Completed:

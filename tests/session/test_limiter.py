@@ -10,6 +10,7 @@ from waypoint.launch.ground.id_choice import RANGE, IdChoice
 from waypoint.launch.ground.limits import Limiter, fill_in, of_all
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import namespaces, systemd
+from waypoint.model.conditions import text_of
 from waypoint.model.records import HOST_IDS, SHIFTED_IDS, IdMap, SessionLimits
 
 ALL = SessionLimits(memory=1 << 30, cpus=0.5, pids=100)
@@ -48,21 +49,21 @@ def test_in_version_1_only_requested_limits_are_enforced(group: Path, tmp_path: 
     usual, some = every.of_session(SessionLimits()), every.of_session(asked)
     assert (usual.legacy, some.legacy) == ({}, {"pids": f"{old}/pids"})
     assert (usual.most_of_each_user(SessionLimits()), some.most_of_each_user(asked)) == (4096, None)
-    assert [line.partition(":")[0] for line in usual.unlimited(ALL, SHIFTED)] == ["memory", "cpus", "pids"]
-    (memory,) = (line for line in some.unlimited(fill_in(asked), SHIFTED))
-    assert memory.startswith("memory: not enforced, because cgroups of version 1")
+    assert [one.subject for one in usual.unlimited(ALL, SHIFTED)] == ["memory", "cpus", "pids"]
+    (memory,) = some.unlimited(fill_in(asked), SHIFTED)
+    assert text_of(memory).startswith("memory: not enforced, because cgroups of version 1")
 
 
 def test_limits_without_a_controller_are_reported(group: Path) -> None:
     limiter = Limiter(frozenset(), {}, dict.fromkeys(("memory", "pids", "cpu"), WHY))
     limiter.hold(str(group), ALL)
     assert written(group) == {}
-    assert limiter.unlimited(ALL, SHIFTED) == [
+    assert list(map(text_of, limiter.unlimited(ALL, SHIFTED))) == [
         f"memory: not enforced, {WHY}",
         f"cpus: not enforced, {WHY}",
         f"pids: enforced for each user of the session separately, {WHY}",
     ]
-    assert limiter.unlimited(SessionLimits(pids=100), HOST_IDS) == [
+    assert list(map(text_of, limiter.unlimited(SessionLimits(pids=100), HOST_IDS))) == [
         f"pids: enforced for each user of the session but root separately, {WHY}"
     ]
     assert limiter.most_of_each_user(ALL) == 100

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.sessions import begin, facts
+from tests.answers import texts
 from tests.collecting import collecting
 from tests.homes import Home, open_home
 from tests.processes_now import name_of
@@ -241,10 +242,10 @@ def test_limits_out_of_range_are_refused(home: Home) -> None:
 
 def test_limits_that_cannot_be_enforced_are_reported(home: Home) -> None:
     """`shell`, the facts and `doctor` report exactly the limits that are not enforced."""
-    usual = begin(home, "told")["unlimited"]
+    usual = texts(begin(home, "told")["unlimited"])
     home.must("stop", "told", "--discard")
     done = home.must("shell", "told", "-d", "--user", "root", "--memory", "512M", "--pids", "100")
-    asked = facts(home, "told")["unlimited"]
+    asked = texts(facts(home, "told")["unlimited"])
     home.must("stop", "told", "--discard")
     told = [line for line in done.stderr.splitlines() if line.startswith("without a limit")]
     assert told == [f"without a limit: {line}" for line in asked]
@@ -264,7 +265,7 @@ def test_resource_limits_do_not_depend_on_who_started_the_daemon() -> None:
             ["bash", "-c", odd, "-", *home.argv("shell", "main", "-d", "--user", "root")], env=home.env, check=True
         )
         text = program % [int(kind) for kind in RESOURCE_LIMITS]
-        counted_by_user = any(line.startswith("pids") for line in facts(home, "main")["unlimited"])
+        counted_by_user = any(one["subject"] == "pids" for one in facts(home, "main")["unlimited"])
         usual = RESOURCE_LIMITS | ({resource.RLIMIT_NPROC: (USUAL_PIDS, USUAL_PIDS)} if counted_by_user else {})
         most = {int(kind): hard for kind, hard in own_hard_limits().items()}
         if most[resource.RLIMIT_NOFILE] != -1:  # the launcher keeps a quarter for itself

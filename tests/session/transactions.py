@@ -182,7 +182,7 @@ TRANSACTIONS = {
         sure=END,
         is_done=lambda client: not is_live(client, "w"),
         undone=ONLY_FILES,
-        told=r"will be lost: the processes that ran on w: capture \w+ has only files\n",
+        told=r"will be lost: w: its processes \(capture \w+ has only files\)\n",
         ends=True,
         dumps=False,
     ),

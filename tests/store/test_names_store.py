@@ -13,7 +13,7 @@ import pytest
 from waypoint.branch.refs import rename
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, FilesLayer, Layers, LiveRow, Operation, Ref, Setting, User
+from waypoint.model.records import Capture, FilesLayer, LiveRow, Operation, Ref, Setting, User, layers_of
 from waypoint.store.names import Names
 
 USER = User(name="ann", uid=1000, gid=1000, groups=[1000], home="/home/ann", shell="/bin/bash")
@@ -32,7 +32,7 @@ def capture_of(row: LiveRow, capture_id: str | None = None, parents: list[str] |
         parents=parents or [],
         created=time.time(),
         tier="files",
-        layers=Layers(files=FilesLayer(tree=row.tree)),
+        layers=layers_of(FilesLayer(tree=row.tree)),
         setting=row.setting,
         reason="exited",
         exit=0,

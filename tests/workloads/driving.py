@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests.answers import texts
 from tests.waiting import PATIENCE_S, holds_within
 from tests.workloads.workload import PLACE, Workload
 from waypoint.client import Client
@@ -148,7 +149,7 @@ def drive(client: Client, row: Workload, session: Session) -> Outcome:
     facts = session.restore(name, lose_processes=row.tier != "live")
     restore_ms = (time.monotonic() - begun) * 1000
     check_back(row, session, facts, (before, at, "again"))
-    return Outcome(row.name, taken.tier, taken.paused_ms, restore_ms, tuple(taken.degraded))
+    return Outcome(row.name, taken.tier, taken.paused_ms, restore_ms, tuple(texts(taken.degraded)))
 
 
 def tell_and_check(running: Running, word: str) -> None:
@@ -159,7 +160,7 @@ def tell_and_check(running: Running, word: str) -> None:
 
 def check_taken(row: Workload, taken: CheckpointFacts) -> None:
     """Check the capture's tier, duration and `degraded` against the row."""
-    said = taken.degraded
+    said = texts(taken.degraded)
     assert taken.tier == row.tier, f"the tier is {taken.tier}: {said}"
     assert taken.total_ms < DUMP_S * 1000
     assert said or taken.tier == "live", "the capture has no reason why it is not live"
@@ -174,7 +175,7 @@ def check_back(
     Programs that were started again have lost their words; the shell has not.
     """
     words, at, own = expected
-    assert_expected(row, facts.degraded or [])
+    assert_expected(row, texts(facts.degraded))
     assert_again(row, list(iter_fates(facts)))
     if row.tier != "live":
         assert session.exec('[ "$KEPT" = kept ]').exit == 0, "the shell has lost a variable"
@@ -197,7 +198,7 @@ def assert_expected(row: Workload, said: list[str]) -> None:
 
 def iter_fates(facts: SessionFacts) -> Iterator[str]:
     """Yield what happened to each program that was not kept."""
-    for fate, lines in (("respawned", facts.respawned), ("offered", facts.offered), ("lost", facts.lost)):
+    for fate, lines in (("respawned", facts.respawned), ("offered", facts.offered), ("lost", texts(facts.lost))):
         yield from (f"{fate} {line}" for line in lines or [])
 
 

@@ -35,4 +35,4 @@ def remove(names: Names, chosen: Sequence[str], live: Collection[str]) -> None:
 def _check_dead(tried: str, branch: str, live: Collection[str]) -> None:
     if branch in live:
         next_step = f"stop it first: waypoint stop {branch}"
-        raise StateConflict(tried, f"branch {branch}", "it has a running session", next_step)
+        raise StateConflict(tried, f"branch {branch}", "it has a running session", next_step, code="live")

@@ -5,9 +5,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import StateConflict
 from waypoint.model.names import DEFAULT_BRANCH, in_order
-from waypoint.model.records import Aside, Aspect, Caller, Capture, Login, Operation, Ref
+from waypoint.model.records import Aside, Aspect, Caller, Capture, Login, Operation, ProgramsLayer, Ref
 from waypoint.store.change import Change
 from waypoint.store.reading import Reader, belongs_to
 
@@ -167,27 +168,29 @@ def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> lis
     return parts
 
 
-def losses(steps: Plan, operation: Operation, ref: Lookup, capture: Callable[[str], Capture]) -> list[str]:
-    """Return, in words, the processes that the steps will not restore. `capture`: looks up a capture by its id."""
-    lost = []
+def losses(
+    steps: Plan, operation: Operation, ref: Lookup, capture: Callable[[str], Capture]
+) -> list[tuple[str, list[Degradation]]]:
+    """Return the processes that the steps will not restore, by branch. `capture`: looks up a capture by its id."""
+    lost: list[tuple[str, list[Degradation]]] = []
     for deed in steps.deeds:
         if deed.act != "end" and deed.only is None:
             tip = ref(deed.branch)
             kept = deed.capture or (tip.capture if tip else None)
-            lost += _lost_of(deed.branch, capture(kept)) if kept is not None else []
+            lost.append((deed.branch, _lost_of(capture(kept)) if kept is not None else []))
     return lost
 
 
-def _lost_of(branch: str, kept: Capture) -> list[str]:
+def _lost_of(kept: Capture) -> list[Degradation]:
     match kept.tier:
         case "live":
             return []
         case "respawn":
-            programs = kept.layers.programs
-            which = f"the processes that ran on {branch}: capture {kept.id[:12]} has only their command lines"
-            return [which, *(f"on {branch}: {line}" for line in (programs.lost if programs else []))]
+            programs = kept.layer(ProgramsLayer)
+            said = f"capture {kept.id[:12]} has only their command lines"
+            return [degradation("processes-not-kept", detail=said), *(programs.lost if programs else [])]
         case "files":
-            return [f"the processes that ran on {branch}: capture {kept.id[:12]} has only files"]
+            return [degradation("processes-not-kept", detail=f"capture {kept.id[:12]} has only files")]
 
 
 _WORDS = {
@@ -224,4 +227,6 @@ def _words_of(name: str, before: Ref | None) -> str:
 
 
 def _impossible(operation: Operation, said: str, next_step: str = "see 'waypoint op log'") -> StateConflict:
-    return StateConflict("undo", f"operation {operation.number} ({operation.verb})", said, next_step)
+    return StateConflict(
+        "undo", f"operation {operation.number} ({operation.verb})", said, next_step, code="not-undoable"
+    )

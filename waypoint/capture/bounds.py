@@ -35,7 +35,7 @@ def _check_open_files(processes: list[int]) -> None:
         if count > MAX_OPEN_FILES:
             said = f"the processes have more than {MAX_OPEN_FILES} open files"
             next_step = "end some of the processes, or capture without processes: --tier files"
-            raise CannotCapture("dump", "the processes", said, next_step)
+            raise CannotCapture("dump", "the processes", said, next_step, code="too-many-files")
 
 
 def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
@@ -51,7 +51,7 @@ def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
             f"{no_space}: after saving {mib(needed)} of memory, the disk of "
             f"the home would have less than {mib(floor)} free"
         )
-        raise Failed("capture", f"branch {subject.facts.branch}", said, NEXT_STEPS[errno.ENOSPC])
+        raise Failed("capture", f"branch {subject.facts.branch}", said, NEXT_STEPS[errno.ENOSPC], code="disk-full")
 
 
 def _shared_memory(init_pid: int) -> int:

@@ -20,11 +20,11 @@ from waypoint.capture.layers.processes import PROCESSES
 from waypoint.capture.layers.programs import PROGRAMS
 from waypoint.capture.layers.shell import SHELL, KeptShell, ask_shell_with_space
 from waypoint.capture.layers.subject import Subject
-from waypoint.capture.layers.table import LAYERS
+from waypoint.capture.layers.table import LAYERS, layer_of
 from waypoint.capture.sealing import FinalShellState
 from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
-from waypoint.model.errors import Failed, HostLacks, StateConflict, WaypointError
+from waypoint.model.errors import Failed, HostLacks, StateConflict, WaypointError, of_machine
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer
 from waypoint.processes.criu.rpc import Criu, CriuProgram
@@ -87,11 +87,15 @@ class Captures:
             if isinstance(error, WaypointError | OSError) and not subject.processes():
                 branch = subject.facts.branch
                 next_step = f"its files are kept: 'waypoint shell {branch}' starts a session with them"
-                raise StateConflict("capture", f"branch {branch}", "its session has just ended", next_step) from error
+                raise StateConflict(
+                    "capture", f"branch {branch}", "its session has just ended", next_step, code="not-live"
+                ) from error
             if isinstance(error, OSError):
                 said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
                 next_step = NEXT_STEPS.get(error.errno or 0, "try again")
-                raise Failed("capture", f"branch {subject.facts.branch}", said, next_step) from error
+                raise Failed(
+                    "capture", f"branch {subject.facts.branch}", said, next_step, code=of_machine(error.errno)
+                ) from error
             raise
 
     def _find_dumper(self, taking: Taking) -> None:
@@ -168,13 +172,13 @@ class Captures:
         """Allow the next daemon to remove these captures from disk. No other capture may have their upper trees."""
         for capture in captures:
             change.add_disposable(capture.id)
-            change.add_disposable(capture.layers.files.tree)
+            change.add_disposable(capture.tree)
 
     def inventories(self, live: Iterable[LiveRow]) -> list[Inventory]:
         """Return the inventories of captures and upper trees on disk, for the sweep. `live`: the recorded sessions."""
         removed = self._names.removed()
         captures = [capture for capture in self._names.captures() if capture.id not in removed]
-        trees = {row.tree for row in live} | {capture.layers.files.tree for capture in captures}
+        trees = {row.tree for row in live} | {capture.tree for capture in captures}
         folders = {capture.id for capture in captures}
         pool, hot = self._area.pool, self._area.hot
         return [
@@ -182,15 +186,15 @@ class Captures:
             Inventory("capture", hot.folder, folders, hot.list, lambda ident: str(hot.folder / ident), hot.remove),
         ]
 
-    def sizes(self, capture: Capture) -> dict[str, int | None]:
-        """Return the bytes on disk by kind of layer; None for a layer that the capture lacks. Walks over all files."""
-        return {layer.kind: layer.size(self._area, capture) for layer in LAYERS}
+    def sizes(self, capture: Capture) -> dict[str, int]:
+        """Return the bytes of the capture's layers, by kind. Walks over all files."""
+        return {kind: layer_of(kind).size(self._area, record) for kind, record in capture.layers.items()}
 
     def usage(self, capture: Capture) -> "Usage":
         """Return the bytes that the capture occupies on disk. Walks over all its files. Raises UnknownName if the
         capture has been removed.
         """
-        files = self._area.pool.shares(capture.layers.files.tree)
+        files = self._area.pool.shares(capture.tree)
         return Usage(files, self._area.hot.used_bytes(capture.id))
 
     def hot_bytes(self) -> tuple[int, int]:
@@ -242,7 +246,8 @@ class HeldCapture:
 
     def copy_files(self, tree: str) -> None:
         """Make the writable upper tree `tree` that contains the capture's files."""
-        FILES.restore(self._area, self.capture, RestoreTarget(tree=tree))
+        for layer in LAYERS:
+            layer.restore_tree(self._area, self.capture, tree)
 
     def restore(self, target: RestoreTarget) -> int:
         """Restore the terminal and the processes; the caller has restored the files by `copy_files`. Return the host's
@@ -250,6 +255,5 @@ class HeldCapture:
         """
         target.criu_path = self._find_criu().path
         for layer in reversed(LAYERS):
-            if layer not in (FILES, SHELL):
-                layer.restore(self._area, self.capture, target)
+            layer.restore(self._area, self.capture, target)
         return target.pid

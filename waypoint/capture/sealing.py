@@ -14,9 +14,10 @@ import msgspec
 
 from waypoint.capture.layers.shell import last_prompt
 from waypoint.capture.left_status import read_status
+from waypoint.model.conditions import Degradation
 from waypoint.model.ids import new_id
 from waypoint.model.paths import RUN_FOLDER
-from waypoint.model.records import Capture, EndReason, FilesLayer, Layers, LiveRow, Ref, ShellLayer
+from waypoint.model.records import Capture, EndReason, FilesLayer, LiveRow, Ref, ShellLayer, layers_of
 from waypoint.store.change import Change
 from waypoint.store.names import Names
 from waypoint.upper import layout
@@ -31,7 +32,7 @@ class FinalShellState(NamedTuple):
     """
 
     shell: ShellLayer | None = None
-    degraded: tuple[str, ...] = ()
+    degraded: tuple[Degradation, ...] = ()
 
 
 NO_FINAL_STATE = FinalShellState()
@@ -53,7 +54,7 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: FinalS
             parents=[],
             created=time.time(),
             tier="files",
-            layers=Layers(files=FilesLayer(tree=row.tree), shell=shell),
+            layers=layers_of(FilesLayer(tree=row.tree), shell),
             degraded=list(last.degraded),
             setting=row.setting,
             reason="exited" if reason == "crashed" and status is not None else reason,

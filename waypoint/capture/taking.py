@@ -6,7 +6,6 @@ runs. `layers.table` defines the order of the layers, `layers.layer.Part` the or
 
 import contextlib
 import dataclasses
-import errno
 import logging
 import os
 import time
@@ -18,7 +17,8 @@ from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.pause import Pause
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import CannotCapture, Failed, WaypointError, as_text, cleaned
+from waypoint.model.conditions import degradation, text_of
+from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, Layers, Machine, Tier
 from waypoint.processes.criu.cause_table import DISK_FULL
 from waypoint.processes.criu.causes import KILLED, CriuFailed
@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 _SETTLED_S = 1.0
 """A process that has run for less time may end by itself, so its end is not attributed to a killed CRIU."""
 _ENDS_WITHIN_S = 0.1  # a process harmed by a killed CRIU ends within this time after the thaw
-
-WITHOUT_PROCESSES = "without its processes"
-"""Prefix of the line in `Capture.degraded` about processes that could not be kept; a colon and the reason follow."""
 
 
 def take(taking: Taking) -> Capture:
@@ -51,7 +48,7 @@ def take(taking: Taking) -> Capture:
             raise
         drop_layers(taking.area, taking.capture_id)
         taken = _attempt(taking, pause, "respawn")
-        taken.degraded.insert(0, f"{WITHOUT_PROCESSES}: {error.said}")
+        taken.degraded.insert(0, degradation("no-processes", error.code, error.said))
         return taken
 
 
@@ -62,7 +59,7 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     that CRIU may leave traces in the session for a moment, which the next CRIU refuses.
     """
     if taking.criu is None:
-        raise CannotCapture("dump", "the processes", taking.why_no_criu, "see 'waypoint doctor'")
+        raise CannotCapture("dump", "the processes", taking.why_no_criu, "see 'waypoint doctor'", code="no-criu")
     subject = taking.subject
     before = _programs(subject)
     try:
@@ -81,7 +78,8 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     except (CriuFailed, Failed, OSError) as error:
         _add_ended_programs(error, [first, error], before, subject)
         raise
-    taken.degraded.extend(_ended_programs([first], before, subject))
+    if ended := _ended_programs([first], before, subject):
+        taken.degraded.append(degradation("programs-ended", ended))
     return taken
 
 
@@ -97,25 +95,24 @@ def _programs(subject: Subject) -> dict[int, str]:
     return found
 
 
-def _ended_programs(errors: Sequence[BaseException], before: dict[int, str], subject: Subject) -> list[str]:
-    """If an error in `errors` says that CRIU was killed, return a sentence about the processes in `before` that have
-    ended since. A killed CRIU may end the program that it works on, as soon as the session is thawed (docs/criu.md).
-    Return an empty list if CRIU was not killed or no process has ended.
+def _ended_programs(errors: Sequence[BaseException], before: dict[int, str], subject: Subject) -> str:
+    """If an error in `errors` says that CRIU was killed, return the names of the processes in `before` that have ended
+    since. A killed CRIU may end the program that it works on, as soon as the session is thawed (docs/criu.md). Return
+    "" if CRIU was not killed or no process has ended.
     """
     if not any(isinstance(error, CriuFailed) and error.diagnosis.name in KILLED for error in errors):
-        return []
+        return ""
     time.sleep(_ENDS_WITHIN_S)
     now = {*subject.processes()}
-    ended = ", ".join(sorted(name for pid, name in before.items() if pid not in now))
-    said = "CRIU was killed while it captured the session, and these programs have ended since"
-    return [f"{said}: {ended}"] if ended else []
+    return ", ".join(sorted(name for pid, name in before.items() if pid not in now))
 
 
 def _add_ended_programs(
     error: BaseException, errors: Sequence[BaseException], before: dict[int, str], subject: Subject
 ) -> None:
-    """Add the sentence from `_ended_programs` to `error`, the error with which the capture fails."""
-    for said in _ended_programs(errors, before, subject):
+    """Add the names from `_ended_programs` to `error`, the error with which the capture fails."""
+    if ended := _ended_programs(errors, before, subject):
+        said = text_of(degradation("programs-ended", ended))
         log.warning("%s: %s", subject.facts.branch, said)
         if isinstance(error, WaypointError):
             error.said += f"; {said}"
@@ -124,30 +121,20 @@ def _add_ended_programs(
 
 def is_disk_full(error: WaypointError) -> bool:
     """Whether `take` failed because the disk is full: in a system call, or in CRIU."""
-    if isinstance(error, CriuFailed):
-        return error.diagnosis.name == DISK_FULL
-    return os.strerror(errno.ENOSPC) in error.said
+    return error.code in ("disk-full", f"criu-{DISK_FULL}")
 
 
 def drop_layers(area: Area, capture_id: str, layers: Layers | None = None) -> None:
     """Remove the capture from disk, if it exists. `layers`: the capture's record; None if taking it has failed."""
     for layer in LAYERS:
-        layer.drop(area, capture_id, getattr(layers, layer.kind, None))
+        layer.drop(area, capture_id, layers.get(layer.kind) if layers else None)
     area.hot.remove(capture_id)
-
-
-_LEFT_OUT: dict[Tier, frozenset[str]] = {
-    "live": frozenset({"programs"}),
-    "respawn": frozenset({"processes"}),
-    "files": frozenset({"processes", "programs"}),
-}
-"""The kinds of layers that a capture lacks, by its tier."""
 
 
 def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_ONLY) -> Capture:
     options, facts = taking.options, taking.subject.facts
     taking.area.hot.make(taking.capture_id)
-    layers = [layer for layer in LAYERS if layer.kind not in _LEFT_OUT[tier]]
+    layers = [layer for layer in LAYERS if tier in layer.tiers]
     # `moving` has the calls that let the session continue. Each is made even if an earlier one raises.
     with contextlib.ExitStack() as moving:
         moving.callback(taking.subject.go_on)
@@ -172,19 +159,18 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
             pause.stop_clock()
         else:
             moving.close()
-        records = {layer.kind: part.record() for layer, part in zip(layers, parts, strict=True)}
         capture = Capture(
             id=taking.capture_id,
             branch=facts.branch,
             parents=[],
             created=time.time(),
             tier=tier,
-            layers=Layers(**records),  # type: ignore[arg-type]  # each kind is a field of Layers
+            layers={kind: record for part in parts for kind, record in part.records().items()},
             setting=facts.setting,
             reason=options.reason,
             message=options.message,
             paused_ms=round(pause.ms, 3),
-            degraded=[as_text(cleaned(said)) for said in taking.degraded],
+            degraded=taking.degraded,
             machine=describe_machine(),
             folder=folder,
             clock=clock,

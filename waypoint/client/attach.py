@@ -75,7 +75,7 @@ class _Connection:
 
     def failed(self, said: str) -> Failed:
         next_step = f"see the daemon's log: {spelled(self._home, 'daemon', 'logs')}"
-        return Failed("stay connected with", self._on, said, next_step)
+        return Failed("stay connected with", self._on, said, next_step, code="connection-lost")
 
     def _open(self, request: dict[str, object]) -> wire.Channel:
         try:

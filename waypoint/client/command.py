@@ -176,7 +176,7 @@ class Command:
         if "id" not in self._request:  # the output of a `run` is not on the terminal
             look = spelled(self._home, "run", "-b", self._branch, "--", "ps", "ax")
             next_step = f"see whether it is still running, before you start it again: {look}"
-        return Failed("follow the command in", self._on, said, next_step)
+        return Failed("follow the command in", self._on, said, next_step, code="connection-lost")
 
 
 def _facts(payload: memoryview) -> dict[str, object]:

@@ -92,7 +92,9 @@ def _read_line(fd: int) -> str:
     line = b""
     while not line.endswith(b"\n"):
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise Failed("start", "the daemon", f"it was not ready within {READY_S:g} s", "try again")
+            raise Failed(
+                "start", "the daemon", f"it was not ready within {READY_S:g} s", "try again", code="daemon-not-ready"
+            )
         piece = os.read(fd, 4096)
         if not piece:
             break

@@ -35,7 +35,7 @@ def iter_logs(home: str, branch: str, *, follow: bool) -> Iterator[bytes]:
             channel.close()
     except wire.Cut as cut:
         next_step = f"see the output of the session: {spelled(home, 'logs', branch)}"
-        raise Failed("follow", f"branch {branch}", str(cut), next_step) from cut
+        raise Failed("follow", f"branch {branch}", str(cut), next_step, code="connection-lost") from cut
 
 
 def _check(payload: bytes) -> None:
@@ -67,7 +67,7 @@ def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[
             deaths += 1
             if deaths > MAX_DEATHS:
                 next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
-                raise Failed("follow", f"the events of {home}", str(cut), next_step) from cut
+                raise Failed("follow", f"the events of {home}", str(cut), next_step, code="connection-lost") from cut
         finally:
             sock.close()
         try:

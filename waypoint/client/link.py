@@ -67,7 +67,7 @@ def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
     next_step = f"see whether it was done: {spelled(home, 'op', 'log')}"
     if method == "GET":  # it changes nothing
         next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
-    return Failed("get an answer to", f"{method} {target}", str(cut), next_step)
+    return Failed("get an answer to", f"{method} {target}", str(cut), next_step, code="connection-lost")
 
 
 def reach(home: str, act: "Callable[[str], T]") -> "T":
@@ -83,7 +83,7 @@ def reach(home: str, act: "Callable[[str], T]") -> "T":
             # A daemon may be stopped between its start and this call, so try more than once.
             if attempt == START_ATTEMPTS:
                 next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
-                raise Failed("reach", "the daemon", str(error), next_step) from error
+                raise Failed("reach", "the daemon", str(error), next_step, code="daemon-unreachable") from error
             from waypoint.client.daemon_start import start_daemon
 
             start_daemon(home)

@@ -3,6 +3,8 @@
 The fast path loads this module: client/wire.py says what may be imported here.
 """
 
+import errno
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,15 +43,18 @@ class WaypointError(Exception):
     """Base of all errors that Waypoint raises on purpose. Any other exception is a bug in Waypoint."""
 
     exit_code: "ClassVar[int]" = 125
-    code: "ClassVar[str]" = "failure"
+    code = "failure"
 
-    def __init__(self, tried: str, on: str, said: str, next_step: str = "") -> None:
+    def __init__(self, tried: str, on: str, said: str, next_step: str = "", *, code: str = "") -> None:
         """The message reads: cannot `tried` `on`: `said`; next: `next_step`.
 
         `tried`: a verb with its object ("start the session"). `on`: the thing it failed on, or "". `said`: the reason,
-        as the kernel, CRIU or Waypoint reports it. `next_step`: what the user can do, or "".
+        as the kernel, CRIU or Waypoint reports it. `next_step`: what the user can do, or "". `code`: a more exact code
+        than that of the class (ERROR_CODES in model/conditions.py).
         """
         super().__init__(tried, on, said, next_step)
+        if code:
+            self.code = code
         self.tried = tried
         self.on = on
         self.said = said
@@ -126,17 +131,31 @@ class Failed(WaypointError):
     """The request was valid, but the machine failed during it (disk full, kernel error)."""
 
 
-BY_CODE: dict[str, type[WaypointError]] = {
-    kind.code: kind
-    for kind in (
-        *(UsageProblem, UnknownName, HostLacks, NotAllowed, StateConflict, CannotCapture, StoreDamaged, Failed),
-    )
+def of_machine(number: int | None) -> str:
+    """The code of an error that the kernel reports with this errno; "failure" if it has none of its own."""
+    return _OF_MACHINE.get(number or 0, Failed.code)
+
+
+_OF_MACHINE = {
+    errno.ENOSPC: "disk-full",
+    errno.EDQUOT: "disk-full",
+    errno.EROFS: "disk-read-only",
+    errno.EIO: "disk-failed",
+    errno.ENOMEM: "out-of-memory",
 }
+
+_KINDS = (UsageProblem, UnknownName, HostLacks, NotAllowed, StateConflict, CannotCapture, StoreDamaged, Failed)
+BY_CODE: dict[str, type[WaypointError]] = {kind.code: kind for kind in _KINDS}
+"""The classes, by the code that their errors have if it is not more exact."""
+_UNKNOWN_NAMES = dict.fromkeys(("ambiguous", "no-capture", "capture-removed"), UnknownName)
+_BY_EXIT: dict[object, type[WaypointError]] = {kind.exit_code: kind for kind in reversed(_KINDS)}
 
 
 def from_json(parts: "Mapping[str, object]") -> WaypointError:
-    """Return the error whose `to_json` is `parts`. An unknown code, from a newer daemon, becomes `Failed`."""
-    kind = BY_CODE.get(str(parts.get("code")), Failed)
-    return kind(
-        str(parts.get("tried", "")), str(parts.get("on", "")), str(parts.get("said", "")), str(parts.get("next", ""))
-    )
+    """The error whose `to_json` is `parts`. Its class follows from the code, or from the exit status if the code is
+    more exact than the classes, or from a newer daemon.
+    """
+    code = str(parts.get("code") or "")
+    kind = BY_CODE.get(code) or _UNKNOWN_NAMES.get(code) or _BY_EXIT.get(parts.get("exit"), Failed)
+    tried, on, said, next_step = (str(parts.get(name, "")) for name in ("tried", "on", "said", "next"))
+    return kind(tried, on, said, next_step, code=code)

@@ -7,6 +7,20 @@ from dataclasses import dataclass, field
 from typing import Literal, NotRequired, TypedDict
 
 
+class ConditionFacts(TypedDict):
+    """One thing that was not kept or restored completely (docs/conditions.md). `code`: stable, for programs. `subject`:
+    the thing concerned. `detail`: the reason, or a number. `text`: the sentence for people. `about`: `replaced` or
+    `ended` if it is about the state before. `branch`: present in answers about several branches.
+    """
+
+    code: str
+    subject: str
+    detail: str
+    text: str
+    about: NotRequired[str]
+    branch: NotRequired[str]
+
+
 class ReplacedFacts(TypedDict):
     """The capture that keeps the state before a restore."""
 
@@ -57,7 +71,7 @@ class SessionFacts:
     `seccomp`: the system call filter: `default`, `userns` (namespaces and mounts are allowed) or `none`.
     `why_no_seccomp`: the reason for `none`, unless config.json requests it.
 
-    `unlimited`: limits that this host does not enforce, or only in part; each message begins with the limit's name.
+    `unlimited`: limits that this host does not enforce, or only in part; `subject`: the limit's name.
     """
 
     branch: str
@@ -76,21 +90,21 @@ class SessionFacts:
     processes: int | None = None
     upper_bytes: int | None = None
     attached: int | None = None
-    left_out: list[str] | None = None
+    left_out: list[ConditionFacts] | None = None
     shared: list[str] | None = None
     ids: Literal["shifted", "host"] | None = None
     why_host_ids: str | None = None
     seccomp: Literal["default", "userns", "none"] | None = None
     why_no_seccomp: str | None = None
     limits: LimitFacts | None = None
-    unlimited: list[str] | None = None
+    unlimited: list[ConditionFacts] | None = None
     shell: str | None = None
     hooks: bool | None = None
     capture: str | None = None
-    degraded: list[str] | None = None
+    degraded: list[ConditionFacts] | None = None
     respawned: list[str] | None = None
     offered: list[str] | None = None
-    lost: list[str] | None = None
+    lost: list[ConditionFacts] | None = None
     replaced: ReplacedFacts | None = None
     exchanged: ExchangedFacts | None = None
     said: str | None = None
@@ -107,7 +121,7 @@ class StopFacts:
     capture: str | None = None
     exit: int | None = None
     tier: Literal["live", "respawn", "files"] | None = None
-    degraded: list[str] | None = None
+    degraded: list[ConditionFacts] | None = None
 
 
 class LayerFacts(TypedDict):
@@ -123,7 +137,7 @@ class LayerFacts(TypedDict):
     tree: NotRequired[str]
     count: NotRequired[int]
     programs: NotRequired[list[str]]
-    lost: NotRequired[list[str]]
+    lost: NotRequired[list[ConditionFacts]]
     frozen_ms: NotRequired[float]
     criu: NotRequired[str]
     ids: NotRequired[Literal["shifted", "host"]]
@@ -158,7 +172,7 @@ class CaptureFacts:
     cwd: str
     exit: int | None
     paused_ms: float | None
-    degraded: list[str]
+    degraded: list[ConditionFacts]
     environment: list[str]
     machine: dict[str, str]
     layers: dict[str, LayerFacts | None]
@@ -179,7 +193,7 @@ class CheckpointFacts:
     paused_ms: float
     total_ms: float
     durable: bool
-    degraded: list[str]
+    degraded: list[ConditionFacts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,8 +263,8 @@ class UndoneFacts:
     number: int
     verb: str
     undo: str
-    lost: list[str]
-    degraded: list[str]
+    lost: list[ConditionFacts]
+    degraded: list[ConditionFacts]
     at: str = ""
     by: str = ""
 

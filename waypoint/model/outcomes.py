@@ -58,8 +58,13 @@ def undone_lines(undone: "Mapping[str, object]") -> list[str]:
 
 def _items(answer: "Mapping[str, object]") -> list[tuple[str, str]]:
     return [
-        (heading, str(said))
+        (heading, text(one))
         for name, heading in HEADINGS.items()
         if isinstance(answer.get(name), list)
-        for said in answer[name]  # type: ignore[attr-defined]
+        for one in answer[name]  # type: ignore[attr-defined]
     ]
+
+
+def text(one: object) -> str:
+    """A command line of an answer, or the sentence of a ConditionFacts."""
+    return str(one["text"]) if isinstance(one, dict) else str(one)

@@ -1,9 +1,11 @@
 """The records about branches, captures, sessions and operations in the store."""
 
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
+
+from waypoint.model.conditions import Degradation
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,8 +155,9 @@ Tier = Literal["live", "respawn", "files"]
 
 
 class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """`tree`: the sealed upper tree in the pool."""
+    """`tree`: the sealed upper tree in the pool, whose size is measured on request."""
 
+    KIND: ClassVar[str] = "files"
     tree: str
 
 
@@ -190,6 +193,7 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     hard limits, by kind (RLIMIT_NOFILE); -1: none; empty in old captures.
     """
 
+    KIND: ClassVar[str] = "processes"
     size_bytes: int
     count: int
     programs: list[str]
@@ -206,14 +210,16 @@ class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):
     reason.
     """
 
+    KIND: ClassVar[str] = "programs"
     size_bytes: int
     programs: list[str]
-    lost: list[str] = []
+    lost: list[Degradation] = []
 
 
 class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
     """The scrollback, in the capture's hot folder. `end`: the number of bytes that the terminal had printed."""
 
+    KIND: ClassVar[str] = "terminal"
     size_bytes: int
     rows: int
     cols: int
@@ -231,20 +237,34 @@ class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
     layer such files are stale.
     """
 
+    KIND: ClassVar[str] = "shell"
     size_bytes: int
     kind: Literal["bash", "zsh"]
     file: str = "state"
     moment: ShellMoment = "now"
 
 
-class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers of a capture; None: not captured."""
+class AttachedLayer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file or folder that the user has attached to a capture, under a kind of the user's choice (model, cache,
+    trace). `source`: its path then. `files`: the number of its files.
+    """
 
-    files: FilesLayer
-    processes: ProcessesLayer | None = None
-    programs: ProgramsLayer | None = None
-    shell: ShellLayer | None = None
-    terminal: TerminalLayer | None = None
+    size_bytes: int
+    type: Literal["file", "directory"]
+    source: str
+    files: int
+    attached: Literal[True] = True
+
+
+L = TypeVar("L", FilesLayer, ProcessesLayer, ProgramsLayer, TerminalLayer, ShellLayer)
+KnownLayer = FilesLayer | ProcessesLayer | ProgramsLayer | TerminalLayer | ShellLayer
+Layers = dict[str, dict[str, Any]]
+"""The records of a capture's layers as JSON objects, by kind. `Capture.layer` gives one its type."""
+
+
+def layers_of(*found: KnownLayer | None) -> Layers:
+    """The records of these layers, without those that are None."""
+    return {one.KIND: msgspec.to_builtins(one) for one in found if one is not None}
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,11 +298,21 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     exit: int | None = None
     paused_ms: float | None = None
-    degraded: list[str] = []
+    degraded: list[Degradation] = []
     machine: Machine | None = None
     folder: str = ""
     clock: float = 0.0
     branch_created: float = 0.0
+
+    @property
+    def tree(self) -> str:
+        """The sealed upper tree in the pool with the capture's files."""
+        return str(self.layers["files"]["tree"])
+
+    def layer(self, kind: type[L]) -> L | None:
+        """The record of the capture's layer; None if the capture lacks the layer."""
+        found = self.layers.get(kind.KIND)
+        return None if found is None else msgspec.convert(found, kind)
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

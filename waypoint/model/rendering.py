@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from waypoint.model.errors import cleaned, one_line
 from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts, StopFacts
-from waypoint.model.outcomes import SHORT
+from waypoint.model.outcomes import SHORT, text
 
 _COLOURS = {
     "ok": "green",
@@ -187,7 +187,7 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
         ("requested", limits(capture.limits) if capture.limits else ""),
         ("layers", " "),
         *layers,
-        *(("degraded", one_line(item)) for item in capture.degraded),
+        *(("degraded", one_line(item["text"])) for item in capture.degraded),
     ]
 
 
@@ -209,7 +209,7 @@ def _plain(value: object) -> str:
     """`value` without the brackets and quotes of Python."""
     if isinstance(value, Mapping):
         value = [f"{key} {one}" for key, one in value.items()]
-    return "; ".join(one_line(str(one)) for one in value) if isinstance(value, list) else one_line(str(value))
+    return "; ".join(one_line(text(one)) for one in value) if isinstance(value, list) else one_line(str(value))
 
 
 # --- operations

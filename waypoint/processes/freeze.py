@@ -51,7 +51,7 @@ def freeze_for_dump(cgroup: str) -> float:
                 return began
             cgroups.thaw(cgroup)
             if reason is not None and (not reason.is_brief or time.monotonic() > deadline):
-                raise reason.kind("stop the processes of", cgroup, reason.said, reason.next_step)
+                raise reason.kind("stop the processes of", cgroup, reason.said, reason.next_step, code=reason.code)
             time.sleep(PAUSE_S)
 
 
@@ -71,10 +71,11 @@ def settled_states(cgroup: str) -> dict[int, TaskState]:
 
 
 class _Reason(NamedTuple):
-    """Why CRIU cannot stop or restore the tasks. `is_brief`: the state may end in a moment; if it does not, the capture
-    fails with an error of class `kind`.
+    """Why CRIU cannot stop or restore the tasks. `code`: of the error. `is_brief`: the state may end in a moment; if it
+    does not, the capture fails with an error of class `kind`.
     """
 
+    code: str
     said: str
     next_step: str
     is_brief: bool
@@ -86,17 +87,18 @@ def _why_not(states: dict[int, TaskState]) -> _Reason | None:
     for tid, task in states.items():
         if task.tracer:
             said = f"{task.name} (pid {tid}) is traced by {_name_of(task.tracer)}, so CRIU cannot trace it"
-            return _Reason(said, "end the tracer (strace, gdb) and try again", is_brief=False)
+            return _Reason("criu-traced", said, "end the tracer (strace, gdb) and try again", is_brief=False)
     for tid, task in states.items():
         if task.state == "D":  # uninterruptible sleep: in a frozen group, only a parent in vfork
             said = f"{task.name} (pid {tid}) waits for a child that has not executed its program yet (vfork)"
             next_step = "try again later, end that process, or capture without memory: --tier respawn"
-            return _Reason(said, next_step, is_brief=True, kind=Failed)
+            return _Reason("criu-vfork", said, next_step, is_brief=True, kind=Failed)
     groups = {task.group for task in states.values()}
     for tid, task in states.items():
         if task.session == tid and _foreground_of(tid) not in groups:
             said = f"the foreground process group of the terminal of {task.name} (pid {tid}) has no process"
-            return _Reason(said, "press Enter in that terminal, or close it, and try again", is_brief=True)
+            next_step = "press Enter in that terminal, or close it, and try again"
+            return _Reason("no-foreground", said, next_step, is_brief=True)
     return None
 
 

@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 from waypoint.linux.net import sockets, tcp_connections
 from waypoint.linux.tasks import procfs
+from waypoint.model.conditions import Degradation, degradation
 
-_UNREAD = {
-    "tcp": "{} connections that no program has accepted yet are not in copies: their clients get no answer there",
-    "udp": "datagrams that no program has read yet are not in copies",
-}
+_UNREAD = {"tcp": "unaccepted-connections", "udp": "unread-datagrams"}
 
 
 class HeldPorts(NamedTuple):
@@ -44,8 +42,8 @@ def taken(ports: Iterable[str], leaving: Iterable[int] = ()) -> list[str]:
     return sorted({_name(found) for found in sockets.inet_sockets() if found.inode not in spared}.intersection(ports))
 
 
-def unread(pids: Collection[int]) -> list[str]:
-    """Unaccepted connections and unread datagrams, which images lack: a description for each port."""
+def unread(pids: Collection[int]) -> list[Degradation]:
+    """Unaccepted connections and unread datagrams, which images lack: one degradation for each port."""
     found = []
     for pid in list(pids)[:1]:
         with sockets.open_table(pid) as table:
@@ -53,8 +51,8 @@ def unread(pids: Collection[int]) -> list[str]:
         if waiting and sockets.shares_network(pid):
             inodes = {inode for inode, _pid, _number in open_sockets(pids)}
             waiting = [one for one in waiting if one.inode in inodes]
-        found += [f"{one.protocol} {one.port}: {_UNREAD[one.protocol].format(one.number)}" for one in waiting]
-    return sorted(found)
+        found += [degradation(_UNREAD[one.protocol], f"{one.protocol} {one.port}", str(one.number)) for one in waiting]
+    return sorted(found, key=lambda one: one.subject)
 
 
 def outside(pids: Collection[int]) -> list[str]:

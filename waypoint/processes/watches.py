@@ -19,6 +19,7 @@ from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import path_of
 from waypoint.linux.tasks import pidfd, procfs
 from waypoint.linux.tty.terminals import unread_bytes
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import CannotCapture
 
 MOST_WATCHES = 20_000
@@ -29,7 +30,6 @@ _MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list, whose lines have 150 t
 _MOST_SEARCHED = 20_000  # entries of an upper layer
 _NEAR = 2  # levels below an overlay's root in which a folder of an unknown layer is searched for
 _NEXT_STEP = "end the process, or make it stop watching files"
-_SAID_OF_NOTICES = "notices about watched files (inotify) that the process has not read yet are not in copies"
 _INOTIFY = "anon_inode:inotify"
 _LINE = re.compile(
     rb"^inotify wd:\w+ ino:(\w+) sdev:(\w+) .*fhandle-bytes:(\w+) fhandle-type:(\w+) f_handle:(\w+)", re.MULTILINE
@@ -112,12 +112,10 @@ class Watches:
     def check(self) -> None:
         """Raise CannotCapture if no name was found for a watched file."""
         for watcher in self._nameless.values():
-            said = (
-                f"{_who(watcher)} watches a file that was removed, is a symbolic link, or whose name could not be found"
-            )
-            raise CannotCapture("dump", "the processes", said, _NEXT_STEP)
+            said = f"{_who(watcher)} watches a file that was removed, is a symbolic link, or whose name is unknown"
+            raise CannotCapture("dump", "the processes", said, _NEXT_STEP, code="criu-inotify")
 
-    def unread(self) -> list[str]:
+    def unread(self) -> list[Degradation]:
         """Descriptions of the inotify instances with unread notices, which images lack; sorted."""
         found = []
         for watcher in (watcher for lists in self._lists.values() for watcher in lists):
@@ -125,8 +123,8 @@ class Watches:
                 taken = pidfd.take(*watcher)
                 held.callback(os.close, taken)
                 if unread_bytes(taken):
-                    found.append(f"{_who(watcher)}: {_SAID_OF_NOTICES}")
-        return sorted(found)
+                    found.append(degradation("unread-notices", _who(watcher)))
+        return sorted(found, key=lambda one: one.subject)
 
     def _look_at(self, watcher: _Watcher, before: _List) -> _List:
         text = procfs.fdinfo(*watcher, _MOST_BYTES)
@@ -228,7 +226,7 @@ def _inotify_of(pid: int) -> dict[_Watcher, _List]:
 def _check_number(watcher: _Watcher, number: int) -> None:
     if number > MOST_WATCHES:
         said = f"{_who(watcher)} and other processes watch more than {MOST_WATCHES} files (inotify)"
-        raise CannotCapture("dump", "the processes", said, _NEXT_STEP)
+        raise CannotCapture("dump", "the processes", said, _NEXT_STEP, code="criu-inotify")
 
 
 def _who(watcher: _Watcher) -> str:

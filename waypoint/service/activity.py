@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
 
 from waypoint.model.activity import AnyEvent, EventsQuery, JobFacts, JobRequest
+from waypoint.model.conditions import text_of
 from waypoint.model.errors import WaypointError
 from waypoint.model.facts import Capability, GcFacts
 from waypoint.model.paths import spelled
@@ -107,7 +108,7 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
 
 def _rows_of_home(home: Home) -> list[Capability]:
     """The rows about what sessions of this home lack, and about its users. Blocks."""
-    left_out = "; ".join(f"not in the session: {line}" for line in home.left_out())
+    left_out = "; ".join(f"not in the session: {text_of(one)}" for one in home.left_out())
     why_host_ids = home.why_host_ids()
     said = (
         f"root in a session is root of the machine; only the other limits isolate it: {why_host_ids}"
@@ -123,7 +124,7 @@ def _rows_of_home(home: Home) -> list[Capability]:
         _row("user ids of sessions", said, "use Linux 6.3 or later, and file systems that support idmapped mounts"),
         _row(
             "limits of sessions",
-            "; ".join(home.unlimited()),
+            "; ".join(map(text_of, home.unlimited())),
             "use a machine with the cgroup2 controllers memory, pids and cpu",
         ),
         _row(

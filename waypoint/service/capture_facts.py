@@ -1,10 +1,12 @@
 """Facts about captures, for answers to clients."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from waypoint.capture.layers.table import LAYERS, layer_of
+from waypoint.model.conditions import facts_of
 from waypoint.model.facts import CaptureFacts, LayerFacts
-from waypoint.model.records import Capture, Layers, Standing
+from waypoint.model.records import Capture, ProcessesLayer, Standing
 from waypoint.model.times import iso_time
 from waypoint.session.birth.rights import MaySee
 from waypoint.session.session_facts import of_limits
@@ -19,13 +21,13 @@ def of_all(names: Reader, captures: Sequence[Capture], sees: MaySee) -> list[Cap
 
 
 def of(
-    capture: Capture, names: list[str], standing: Standing, sees: MaySee, files_bytes: int | None = None
+    capture: Capture, names: list[str], standing: Standing, sees: MaySee, sizes: Mapping[str, int] = {}
 ) -> CaptureFacts:
     """The facts about one capture, without its programs, folder and environment if the caller may not see them.
 
-    `names`: the names that stand for it. `files_bytes`: the size of its files layer; None: not measured.
+    `names`: the names that stand for it. `sizes`: the measured bytes of its layers, by kind.
     """
-    facts = _of(capture, names, standing, files_bytes)
+    facts = _of(capture, names, standing, sizes)
     if sees(capture.setting.user):
         return facts
     layers = {kind: _without_programs(layer) if layer else None for kind, layer in facts.layers.items()}
@@ -39,8 +41,8 @@ def _without_programs(layer: LayerFacts) -> LayerFacts:
     return hidden
 
 
-def _of(capture: Capture, names: list[str], standing: Standing, files_bytes: int | None) -> CaptureFacts:
-    processes, machine = capture.layers.processes, capture.machine
+def _of(capture: Capture, names: list[str], standing: Standing, sizes: Mapping[str, int]) -> CaptureFacts:
+    processes, machine = capture.layer(ProcessesLayer), capture.machine
     return CaptureFacts(
         capture=capture.id,
         image=standing.image,
@@ -57,41 +59,20 @@ def _of(capture: Capture, names: list[str], standing: Standing, files_bytes: int
         cwd=capture.setting.cwd,
         exit=capture.exit,
         paused_ms=capture.paused_ms,
-        degraded=capture.degraded,
+        degraded=facts_of(capture.degraded),
         environment=sorted(processes.env if processes else capture.setting.env),
         machine={"kernel": machine.kernel, "architecture": machine.architecture, "cpu": machine.cpu} if machine else {},
-        layers=_layers(capture.layers, files_bytes),
+        layers=_layers(capture, sizes),
         removed=standing.removed,
         limits=of_limits(capture.setting.limits),
     )
 
 
-def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | None]:
-    processes, programs = layers.processes, layers.programs
-    shell, terminal = layers.shell, layers.terminal
-    return {
-        "files": {**_of_any(files_bytes), "tree": layers.files.tree},
-        "processes": {
-            **_of_any(processes.size_bytes),
-            "count": processes.count,
-            "programs": processes.programs,
-            "frozen_ms": processes.frozen_us / 1000,
-            "criu": processes.criu,
-            "ids": "shifted" if processes.ids.is_shifted else "host",
-            "seccomp": processes.seccomp,
-        }
-        if processes
-        else None,
-        "programs": {**_of_any(programs.size_bytes), "programs": programs.programs, "lost": programs.lost}
-        if programs
-        else None,
-        "shell": {**_of_any(shell.size_bytes), "moment": shell.moment} if shell else None,
-        "terminal": {**_of_any(terminal.size_bytes), "rows": terminal.rows, "cols": terminal.cols}
-        if terminal
-        else None,
-    }
-
-
-def _of_any(size_bytes: int | None) -> LayerFacts:
-    """Return the facts that every kind of layer has."""
-    return {"size_bytes": size_bytes, "digest": None}
+def _layers(capture: Capture, sizes: Mapping[str, int]) -> dict[str, LayerFacts | None]:
+    """The facts about the layers, by kind; None for a usual layer that the capture lacks."""
+    found: dict[str, LayerFacts | None] = dict.fromkeys(layer.kind for layer in LAYERS)
+    for kind, record in capture.layers.items():
+        facts = {"size_bytes": None, "digest": None, **layer_of(kind).facts(record)}
+        facts |= {"size_bytes": sizes[kind]} if kind in sizes else {}
+        found[kind] = facts  # type: ignore[assignment]  # each kind has its own fields
+    return found

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import time
 
+from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import CheckpointFacts, ExchangedFacts, ForkFacts, ReplacedFacts, SessionFacts
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
@@ -45,7 +46,7 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
         paused_ms=kept.paused_ms or 0.0,
         total_ms=round(1000 * (time.monotonic() - begin), 3),
         durable=standing.durable,
-        degraded=[*kept.degraded, *failed],
+        degraded=facts_of([*kept.degraded, *failed]),
     )
 
 
@@ -54,7 +55,7 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
 
     After an error (UnknownName, StateConflict, CannotCapture, Failed) the old session continues unchanged.
     """
-    failed: list[str] = []
+    failed: list[Degradation] = []
     if request.only == "shell":
         restored = await restoring.restore_shell(home.sessions, branch, request.name)
     elif request.only == "files":
@@ -67,7 +68,7 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
     replaced: ReplacedFacts | None = {"capture": kept.id, "tier": kept.tier} if kept else None
     return dataclasses.replace(
         session_facts.of_start(restored.live),
-        degraded=[*restored.degraded, *failed],
+        degraded=facts_of([*restored.degraded, *failed]),
         replaced=replaced,
         exchanged=_exchanged(restored.exchanged),
     )
@@ -95,7 +96,9 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
             branch=live.branch,
             pid=live.record.init_pid,
             ms=taken_ms,
-            session=dataclasses.replace(session_facts.of_start(live), degraded=[*copy_losses(live, origin), *said]),
+            session=dataclasses.replace(
+                session_facts.of_start(live), degraded=facts_of([*copy_losses(live, origin), *said])
+            ),
         )
         for live, said in zip(lives, failed, strict=True)
     ]

@@ -9,8 +9,17 @@ from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, limited, walk_all, walk_back
 from waypoint.branch.undo import Deed, Lookup, Plan, is_from_within, is_of, losses, plan, write
 from waypoint.linux.tasks import procfs
+from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import StateConflict, UnknownName, WaypointError
-from waypoint.model.facts import BranchFacts, CaptureFacts, NameFacts, OperationFacts, UndoFacts, UndoneFacts
+from waypoint.model.facts import (
+    BranchFacts,
+    CaptureFacts,
+    ConditionFacts,
+    NameFacts,
+    OperationFacts,
+    UndoFacts,
+    UndoneFacts,
+)
 from waypoint.model.names import DEFAULT_BRANCH
 from waypoint.model.records import Caller, Capture, Login, Operation, Ref
 from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
@@ -51,10 +60,8 @@ async def show(home: Home, name: str) -> CaptureFacts:
     capture = home.names.find(name)
     names, standing = home.names.names_of(capture.id), home.names.standing(capture.id)
     sees = rights.may_see(home.sessions.resources)
-    if standing.removed:
-        return capture_facts.of(capture, names, standing, sees)
-    sizes = await asyncio.to_thread(home.captures.sizes, capture)
-    return capture_facts.of(capture, names, standing, sees, sizes["files"])
+    sizes = {} if standing.removed else await asyncio.to_thread(home.captures.sizes, capture)
+    return capture_facts.of(capture, names, standing, sees, sizes)
 
 
 async def branches(home: Home) -> Pages[BranchFacts]:
@@ -154,14 +161,14 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
         before = change.last_number()
         if not steps.deeds:
             write(change, operation, steps, [])
-    degraded: list[str] = []
+    degraded: list[ConditionFacts] = []
     if steps.deeds:
         loss = LossConsent(lose_processes, f"waypoint undo {operation.number} --lose-processes")
         ends = asyncio.Barrier(max(1, sum(deed.act == "end" for deed in steps.deeds)))
         works = {deed.branch: _carry_out(home, deed, loss, ends) for deed in steps.deeds}
         carried_out = await home.sessions.share_turns(works)
         for deed, items in zip(steps.deeds, carried_out, strict=True):
-            degraded += [f"{deed.branch}: {said}" for said in items]
+            degraded += facts_of(items, deed.branch)
         with home.names.change("undo") as change:
             write(change, operation, steps, change.operations_since(before))
     made = _numbered(home.names, change.number or 0)
@@ -187,7 +194,7 @@ def _undone(names: Reader, operation: Operation, steps: Plan) -> UndoneFacts:
         number=operation.number,
         verb=operation.verb,
         undo=steps.words,
-        lost=lost,
+        lost=[one for branch, found in lost for one in facts_of(found, branch)],
         degraded=[],
         at=iso_time(operation.at),
         by=_asked_by(operation.by),
@@ -202,8 +209,8 @@ def _asked_by(by: Caller | None) -> str:
     return " ".join(filter(None, [f"by {user_name(by.uid)}" if by.uid is not None else "", works_on]))
 
 
-async def _carry_out(home: Home, deed: Deed, loss: LossConsent, ends: asyncio.Barrier) -> list[str]:
-    """Carry out `deed`. Returns, in words, what could not be restored or was not kept. `ends`: the barrier of all
+async def _carry_out(home: Home, deed: Deed, loss: LossConsent, ends: asyncio.Barrier) -> list[Degradation]:
+    """Carry out `deed`. Returns what could not be restored or was not kept. `ends`: the barrier of all
     deeds that end a session. No session ends before all are captured: if one cannot be captured, none ends.
     """
     sessions, origin = home.sessions, deed.capture or deed.branch
@@ -227,7 +234,7 @@ async def _carry_out(home: Home, deed: Deed, loss: LossConsent, ends: asyncio.Ba
         case _:
             restored = await restore(sessions, deed.branch, origin, loss)
             programs = restored.live.restarted
-            return [*restored.degraded, *(f"lost: {line}" for line in (programs.lost if programs else []))]
+            return [*restored.degraded, *(programs.lost if programs else [])]
 
 
 def _iter_branches(names: Names, live: set[str]) -> Pages[BranchFacts]:
@@ -296,7 +303,7 @@ def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) ->
         undone = _numbered(home.names, last.undoes)
         said += f": the last undo, {last.number}, reversed operation {undone.number} ({undone.verb})"
         next_step = f"to do this operation again: waypoint undo {last.number}"
-    return StateConflict("undo", f"the last operation {whose}", said, next_step)
+    return StateConflict("undo", f"the last operation {whose}", said, next_step, code="nothing-to-undo")
 
 
 def _numbered(names: Reader, number: int) -> Operation:

@@ -28,6 +28,7 @@ from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.launch.launcher_link import Launcher
 from waypoint.linux.storage import files
 from waypoint.model.activity import SessionEvent
+from waypoint.model.conditions import Degradation
 from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.facts import StatusFacts, StrangerFacts
 from waypoint.model.ids import new_id
@@ -200,7 +201,7 @@ class Home:
     async def _relieve_whole(self) -> bool:
         return self.relief is not None and await self.relief.whole(self)
 
-    def left_out(self) -> list[str]:
+    def left_out(self) -> list[Degradation]:
         """Return the mounts of the machine that a new session would lack, each with the reason. Blocks."""
         self._places.follow_host()
         return plan_overlays("/", self._places).left_out
@@ -211,8 +212,8 @@ class Home:
         pool = os.path.dirname(self.pool.path(new_id()))
         return self._places.ids.why_not([*plan.overlays, str(self.path), pool])
 
-    def unlimited(self) -> list[str]:
-        """Return, in words, which limits of a new session the machine would not enforce."""
+    def unlimited(self) -> list[Degradation]:
+        """Return which limits of a new session the machine would not enforce."""
         ids = HOST_IDS if self.why_host_ids() else IdMap(first=1)
         asked = SessionLimits(cpus=1.0)  # there is no usual limit of processors
         return self._places.limiter.of_session(asked).unlimited(fill_in(asked), ids)

@@ -12,7 +12,7 @@ from waypoint.branch import removal
 from waypoint.capture.steps import Step, reach
 from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.facts import GcFacts, RemovedFacts, StrangerFacts
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, ProcessesLayer
 from waypoint.model.requests import GcRequest
 from waypoint.model.times import iso_time
 from waypoint.service.background.jobs import Job
@@ -228,7 +228,7 @@ def _stays(home: Home) -> list[str]:
 
 
 def _removed(capture: Capture) -> RemovedFacts:
-    processes = capture.layers.processes
+    processes = capture.layer(ProcessesLayer)
     return {
         "capture": capture.id,
         "branch": capture.branch,

@@ -16,7 +16,8 @@ from typing import Literal
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import as_text, cleaned
+from waypoint.model.conditions import Degradation, degradation
+from waypoint.model.errors import as_text
 from waypoint.model.requests import RunRequest
 from waypoint.model.streams import Frame
 from waypoint.session.live.session import LiveSession
@@ -30,27 +31,29 @@ _MOST_SAID_BYTES = 200  # of a hook's output that the report quotes
 Moment = Literal["pre-checkpoint", "post-checkpoint", "post-restore"]
 
 
-async def run_hooks(live: LiveSession, moment: Moment) -> list[str]:
-    """Run the session's hooks of the moment. Returns, in words, what failed; raises nothing."""
+async def run_hooks(live: LiveSession, moment: Moment) -> list[Degradation]:
+    """Run the session's hooks of the moment. Returns what failed; raises nothing."""
     try:
         names = await asyncio.to_thread(_find, live.record.init_pid, moment)
     except (FileNotFoundError, ProcessLookupError):  # the session has just ended
         return []
     except OSError as error:
-        return [f"the folder of the hooks of {moment} could not be read: {error.strerror}"]
-    failed = [f"{len(names) - _MOST} hooks of {moment} were not run: there are too many"] if len(names) > _MOST else []
+        return [degradation("hooks-not-run", moment, f"their folder could not be read: {error.strerror}")]
+    failed: list[Degradation] = []
+    if len(names) > _MOST:
+        failed.append(degradation("hooks-not-run", moment, f"the last {len(names) - _MOST} of them are too many"))
     until = asyncio.get_running_loop().time() + HOOKS_S
     live.hooks_running += 1
     try:
         for name in names[:_MOST]:
             said = await _run(live, f"/{_FOLDER}/{moment}.d/{name}", moment, until)
-            failed += [as_text(cleaned(f"the hook {moment}.d/{name} {said}"))] if said else []
+            failed += [degradation("hook-failed", f"{moment}.d/{name}", said)] if said else []
     finally:
         live.hooks_running -= 1
     return failed
 
 
-async def before_capture(live: LiveSession) -> list[str]:
+async def before_capture(live: LiveSession) -> list[Degradation]:
     return await run_hooks(live, "pre-checkpoint")
 
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 
+from waypoint.model.conditions import facts_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import SessionFacts, StopFacts
 from waypoint.model.names import parse_name
@@ -50,7 +51,7 @@ async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionF
     started = await starting.start(home.sessions, request, peer.uid)
     found = session_facts.of_start(started.live)
     if started.origin is not None:
-        found = dataclasses.replace(found, degraded=copy_losses(started.live, started.origin) or None)
+        found = dataclasses.replace(found, degraded=facts_of(copy_losses(started.live, started.origin)) or None)
     return found, started.is_new
 
 
@@ -70,7 +71,8 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
         )
     if capture is None:
         return StopFacts(branch=branch)
-    return StopFacts(branch=branch, capture=capture.id, exit=capture.exit, tier=capture.tier, degraded=capture.degraded)
+    degraded = facts_of(capture.degraded)
+    return StopFacts(branch=branch, capture=capture.id, exit=capture.exit, tier=capture.tier, degraded=degraded)
 
 
 async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) -> Stream:

@@ -236,6 +236,10 @@ class _Client:
         """Ignore the facts."""
 
 
+_LEADS_HERE = frozenset({"no-criu", "criu-unusable", "criu-died", "criu-silent", "criu-unknown"})
+"""The codes of errors whose next step is to run the doctor, which a row of the doctor leaves out."""
+
+
 async def _attempt(name: str, work: Awaitable[object]) -> Capability:
     """Await `work`, and return its row. Work that takes longer than ATTEMPT_S counts as failed; it is not cancelled."""
     task = asyncio.ensure_future(work)
@@ -245,9 +249,7 @@ async def _attempt(name: str, work: Awaitable[object]) -> Capability:
     try:
         task.result()
     except WaypointError as error:
-        # The advice to run the doctor is left out: this row is the doctor's.
-        leads_here = "waypoint doctor" in error.next_step
-        return rows.fails(name, error.said, "" if leads_here else error.next_step)
+        return rows.fails(name, error.said, "" if error.code in _LEADS_HERE else error.next_step)
     except OSError as error:
         return rows.fails(name, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     return rows.works(name)

@@ -9,6 +9,7 @@ from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.capture.taking import is_disk_full
+from waypoint.model.conditions import Degradation
 from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture, Reason, Ref, Tier
@@ -23,8 +24,8 @@ from waypoint.store.reading import Reader, belongs_to
 
 T = TypeVar("T")
 
-Prepare = Callable[[LiveSession], Awaitable[Sequence[str]]]
-"""Work before a capture. Returns descriptions of its failures, for `Capture.degraded`."""
+Prepare = Callable[[LiveSession], Awaitable[Sequence[Degradation]]]
+"""Work before a capture. Returns its failures, for `Capture.degraded`."""
 
 
 class CheckpointOptions(NamedTuple):
@@ -152,7 +153,7 @@ async def capture_to_end(
         on = f"branch {live.branch} {error.on if isinstance(error, CriuFailed) else ''}".rstrip()
         said = f"the session's processes cannot be captured: {error.said}"
         next_step = f"{error.next_step}; or keep the files without the processes: {consent.command}"
-        raise CannotCapture(tried, on, said, next_step) from error
+        raise CannotCapture(tried, on, said, next_step, code=error.code) from error
 
 
 async def drop(resources: Resources, taken: Capture) -> None:
@@ -197,6 +198,8 @@ def _check_name_free(resources: Resources, branch: str, options: CheckpointOptio
         move = f", or replace that checkpoint: waypoint checkpoint --force {name} -b {branch}{park}"
         can_move = _may_move(resources.names, branch, options._replace(force=True), found)
         next_step = "choose another name" + (move if can_move else "")
-        raise StateConflict("create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step)
+        raise StateConflict(
+            "create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step, code="name-taken"
+        )
     if found is None:
         resources.names.check_new(name, "checkpoint")

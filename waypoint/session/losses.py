@@ -1,7 +1,8 @@
-"""Lines that describe what a capture or a restored session lacks. All verbs use the same lines."""
+"""What a capture or a restored session lacks. All verbs report the same degradations."""
 
-from waypoint.capture.taking import WITHOUT_PROCESSES
-from waypoint.launch.ground.base import WAITS
+import msgspec
+
+from waypoint.model.conditions import About, Degradation, degradation
 from waypoint.model.records import Capture, Tier
 from waypoint.session.live.session import LiveSession
 
@@ -12,22 +13,19 @@ _KEPT: dict[Tier, str] = {
 }
 
 
-def copy_losses(live: LiveSession, origin: Capture) -> list[str]:
-    """Describe what the session `live`, made from the capture `origin`, lacks compared with the captured session."""
+def copy_losses(live: LiveSession, origin: Capture) -> list[Degradation]:
+    """Return what the session `live`, made from the capture `origin`, lacks compared with the captured session."""
     in_capture = _with_tier(origin) if origin.reason == "replaced" else origin.degraded
-    left_out = [line for line in live.record.left_out if origin.tier == "live" or line.endswith(WAITS)]
+    left_out = [one for one in live.record.left_out if origin.tier == "live" or one.code == "changes-hidden"]
     return [*in_capture, *live.record.lowered, *live.not_back, *left_out]
 
 
-def kept_losses(kept: Capture, what: str) -> list[str]:
-    """Describe what the capture `kept` lacks of the session that was `what`: "replaced" or "ended"."""
-    return [
-        f"the {what} session is kept {line}" if line.startswith(WITHOUT_PROCESSES) else f"of the {what} session: {line}"
-        for line in _with_tier(kept)
-    ]
+def kept_losses(kept: Capture, about: About) -> list[Degradation]:
+    """Return what the capture `kept` lacks of the session that was replaced or has ended."""
+    return [msgspec.structs.replace(one, about=about) for one in _with_tier(kept)]
 
 
-def _with_tier(capture: Capture) -> list[str]:
-    if capture.tier == "live" or any(line.startswith(WITHOUT_PROCESSES) for line in capture.degraded):
+def _with_tier(capture: Capture) -> list[Degradation]:
+    if capture.tier == "live" or any(one.code == "no-processes" for one in capture.degraded):
         return capture.degraded
-    return [f"{WITHOUT_PROCESSES}: {_KEPT[capture.tier]}", *capture.degraded]
+    return [degradation("no-processes", detail=_KEPT[capture.tier]), *capture.degraded]

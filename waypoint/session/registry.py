@@ -78,7 +78,7 @@ class Registry:
         next_step = f"to continue from its files: waypoint shell {branch}"
         if to_discard:
             next_step = f"to remove its files, remove the branch: waypoint rm {branch}"
-        raise StateConflict("reach", on, "it has no running session", next_step)
+        raise StateConflict("reach", on, "it has no running session", next_step, code="not-live")
 
     @contextlib.asynccontextmanager
     async def turn(self, *names: str) -> AsyncIterator[None]:
@@ -109,7 +109,7 @@ class Registry:
                 "restore this file, then 'waypoint daemon stop'; or end the session and keep its files: "
                 f"waypoint stop {branch}"
             )
-            raise StateConflict("reach", f"branch {branch}", said, next_step)
+            raise StateConflict("reach", f"branch {branch}", said, next_step, code="unreachable")
 
     async def settled_live(self, branch: str) -> LiveSession:
         """Return the live session on `branch`, or raise the error of `get`. If the session is ending, wait for its end

@@ -13,9 +13,10 @@ from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach, reach_in_loop
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, pauses
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import StateConflict
 from waypoint.model.names import parse_name
-from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap
+from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap, ProcessesLayer, ShellLayer
 from waypoint.processes import ports
 from waypoint.session.birth import birth as births
 from waypoint.session.birth import rights
@@ -41,13 +42,13 @@ from waypoint.upper.rewind import Rewound
 class Restored(NamedTuple):
     """`live`: the session on the branch. `replaced`: the capture that keeps the state before the restore: the live
     session, an aspect of it, or the files of a branch that was not live; None if there was no such state. `degraded`:
-    lines about parts that could not be restored, and parts of the state before that were not kept. `exchanged`: how the
+    parts that could not be restored, and parts of the state before that were not kept. `exchanged`: how the
     files of a live session were changed.
     """
 
     live: LiveSession
     replaced: Capture | None
-    degraded: list[str]
+    degraded: list[Degradation]
     exchanged: "Exchanged | None" = None
 
 
@@ -164,7 +165,7 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
         await check_shell(live.shell, branch, then)
         taken = await capture(resources, live, CaptureOptions(None, "replaced"))
         try:
-            if taken.layers.shell is None or taken.layers.shell.moment != "now":
+            if (shell := taken.layer(ShellLayer)) is None or shell.moment != "now":
                 refuse(branch, "it does not answer")
             now = await asyncio.to_thread(_read_state, resources, taken)
         except BaseException:
@@ -172,7 +173,8 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
             raise
         aside = await asyncio.to_thread(_record_aside, resources, live, taken, "shell")
         stays = await put_back(live.shell, branch, now, then, f"waypoint restore {name} --only shell")
-        return Restored(live, aside, [*stays, *kept_losses(taken, "replaced")])
+        not_restored = [degradation("shell-value-not-restored", detail=said) for said in stays]
+        return Restored(live, aside, [*not_restored, *kept_losses(taken, "replaced")])
 
 
 def _read_state(resources: Resources, origin: Capture) -> ShellDump:
@@ -256,7 +258,7 @@ async def _exchange(
 
 
 def _ids_of(birth: Birth) -> IdMap:
-    layer = birth.origin.layers.processes if birth.origin and birth.processes else None
+    layer = birth.origin.layer(ProcessesLayer) if birth.origin and birth.processes else None
     return layer.ids if layer is not None else HOST_IDS
 
 
@@ -267,7 +269,7 @@ async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
     new = await births.make_session(resources, birth)
     try:
         is_new = not birth.processes and start_plan.has_hooks(start_plan.shell_of(birth.row.setting))
-        shell = origin.layers.shell
+        shell = origin.layer(ShellLayer)
         # A restored shell must answer only if it answered when it was captured.
         must_answer = is_new or (shell is not None and shell.moment == "now")
         with births.offering_files(birth.row.branch, origin):

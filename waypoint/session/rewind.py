@@ -17,7 +17,7 @@ from waypoint.launch.ground.places import SharedPlaces
 from waypoint.linux.storage import beneath, files, idmapped, mounts
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
-from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError
+from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError, of_machine
 from waypoint.model.ids import random_hex
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture
@@ -79,7 +79,8 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
             next_step = "restore the whole capture, without --only"
         else:
             next_step = NEXT_STEPS.get(error.errno or 0, "try again")
-        raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", next_step) from error
+        said = f"{error.strerror}{where}"
+        raise Failed("restore the files of", origin.id[:12], said, next_step, code=of_machine(error.errno)) from error
     return Rewound(sum(one.changed for one in done.values()), sum(one.written_bytes for one in done.values()))
 
 

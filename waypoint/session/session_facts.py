@@ -11,6 +11,7 @@ from typing import Literal
 from waypoint.capture.layers.shell import NOT_WRITTEN
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, procfs
+from waypoint.model.conditions import facts_of
 from waypoint.model.errors import WaypointError
 from waypoint.model.facts import LimitFacts, SessionFacts
 from waypoint.model.names import in_order
@@ -169,18 +170,18 @@ def of_start(live: LiveSession) -> SessionFacts:
         no_way_out=live.no_way_out() or None,
         cwd=row.setting.cwd,
         attached=live.attached,
-        left_out=live.record.left_out,
+        left_out=facts_of(live.record.left_out),
         shared=[bind.target for bind in row.setting.binds],
         ids="shifted" if live.record.ids.is_shifted else "host",
         why_host_ids=live.record.why_host_ids or None,
         seccomp=live.record.seccomp,
         why_no_seccomp=live.record.why_no_seccomp or None,
         limits=of_limits(live.record.limits),
-        unlimited=live.record.unlimited,
+        unlimited=facts_of(live.record.unlimited),
         respawned=live.restarted.respawned if live.restarted else None,
         offered=live.restarted.offered if live.restarted else None,
-        lost=live.restarted.lost if live.restarted else None,
-        degraded=[*live.record.lowered, *live.not_back, *unwritten] or None,
+        lost=facts_of(live.restarted.lost) if live.restarted else None,
+        degraded=facts_of([*live.record.lowered, *live.not_back, *unwritten]) or None,
         shell=live.shell_path,
         hooks=start_plan.has_hooks(live.shell_path),
     )

@@ -121,9 +121,9 @@ def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture |
         return names.resolve(branch) if has_tip else None
     if has_tip:
         on = f"branch {branch} from {from_name}"
-        raise StateConflict("start", on, "the branch exists", "choose a new branch name")
+        raise StateConflict("start", on, "the branch exists", "choose a new branch name", code="name-taken")
     check_name(sessions.resources, from_name, "start from")
     if sessions.find(from_name) is not None:
         next_step = f"to copy this session: waypoint fork {from_name} {branch}"
-        raise StateConflict("start from", f"branch {from_name}", "it has a running session", next_step)
+        raise StateConflict("start from", f"branch {from_name}", "it has a running session", next_step, code="live")
     return names.resolve(from_name)

@@ -95,7 +95,7 @@ class Change(Reader):
         found = self._execute("SELECT ready FROM live WHERE branch = ?", (row.branch,)).fetchall()
         if found and not beside:
             next_step = f"stop it first: waypoint stop {row.branch}"
-            raise StateConflict("start", f"branch {row.branch}", "it has a running session", next_step)
+            raise StateConflict("start", f"branch {row.branch}", "it has a running session", next_step, code="live")
         ref = self.ref(row.branch)
         if ref is None or ref.kind != "branch":
             self.check_new(row.branch, "branch")

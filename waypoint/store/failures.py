@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from waypoint.linux.storage import files
-from waypoint.model.errors import DISK_FAILED, READ_ONLY, Failed, StoreDamaged, WaypointError
+from waypoint.model.errors import DISK_FAILED, READ_ONLY, Failed, StoreDamaged, WaypointError, of_machine
 from waypoint.model.paths import spelled
 
 # SQLite needs 32 KiB for its shared index when it opens a file, and 4 KiB for each page that it writes.
@@ -88,13 +88,13 @@ def _problem(error: sqlite3.DatabaseError, tried: str, path: Path) -> WaypointEr
         return damaged(tried, path, str(error)) if unread is None else _failed(tried, path, unread)
     if code in _BUSY:
         next_step = f"end the program that uses it ('fuser {path}' lists it beside the daemon, {os.getpid()})"
-        return Failed(tried, str(path), f"another program uses it: {error}", next_step)
+        return Failed(tried, str(path), f"another program uses it: {error}", next_step, code="busy")
     if code in _MACHINE:
         refused = files.refusal_to_write(str(path), ROOM_BYTES)
         if refused is not None:
             return _failed(tried, path, refused)
         if code == sqlite3.SQLITE_FULL:
-            return Failed(tried, str(path), str(error), _FREE_SOME)
+            return Failed(tried, str(path), str(error), _FREE_SOME, code="disk-full")
         said = f"{error} ({getattr(error, 'sqlite_errorname', code)})"
         return Failed(tried, str(path), said, f"see the kernel's log (dmesg) and 'ls -la {path.parent}'")
     return None
@@ -102,4 +102,5 @@ def _problem(error: sqlite3.DatabaseError, tried: str, path: Path) -> WaypointEr
 
 def _failed(tried: str, path: Path, error: OSError) -> Failed:
     usual = f"see who may write there ('ls -la {path.parent}', 'lsattr {path}')"
-    return Failed(tried, str(path), error.strerror or str(error), _NEXT_STEPS.get(error.errno or 0, usual))
+    next_step = _NEXT_STEPS.get(error.errno or 0, usual)
+    return Failed(tried, str(path), error.strerror or str(error), next_step, code=of_machine(error.errno))

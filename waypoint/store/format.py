@@ -67,7 +67,26 @@ def _to_5(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE identity ADD COLUMN first_kept INTEGER NOT NULL DEFAULT 0")
 
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5}
+def _to_6(db: sqlite3.Connection) -> None:
+    """From format 5 to 6. A capture's record has degradations (`{code, subject, detail}`) instead of sentences, in
+    `degraded` and in `layers.programs.lost`. A layer that a capture lacks is not in its record.
+    """
+
+    def typed(record: dict[str, object], name: str) -> None:
+        lines = msgspec.convert(record.get(name) or [], list[str])
+        record[name] = [{"code": "earlier", "detail": line} for line in lines]
+
+    for capture, record in db.execute("SELECT id, record FROM captures").fetchall():
+        entry = msgspec.json.decode(record, type=dict[str, object])
+        typed(entry, "degraded")
+        layers = msgspec.convert(entry.get("layers"), dict[str, object])
+        if isinstance(programs := layers.get("programs"), dict):
+            typed(programs, "lost")
+        entry["layers"] = {kind: layer for kind, layer in layers.items() if layer is not None}
+        db.execute("UPDATE captures SET record = ? WHERE id = ?", (msgspec.json.encode(entry), capture))
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
 """The migrations, by the format that each one starts from. A migration does not use the program's record types, since
 these change with later formats.
 """

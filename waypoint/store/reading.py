@@ -188,7 +188,7 @@ class Reader:
             row = self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 1", (f"{name}*",)).fetchone()
             if row is not None:
                 said = "an existing capture has an id that begins with this"
-                raise StateConflict("create", on, said, "choose another name")
+                raise StateConflict("create", on, said, "choose another name", code="name-taken")
         self.check_free(name, kind)
 
     def check_free(self, name: str, kind: str) -> None:
@@ -198,7 +198,9 @@ class Reader:
         taken = self.ref(name)
         on = f"{kind} {name}"
         if taken is not None:
-            raise StateConflict("create", on, f"there is a {taken.kind} of this name", "choose another name")
+            raise StateConflict(
+                "create", on, f"there is a {taken.kind} of this name", "choose another name", code="name-taken"
+            )
         above = [name[:place] for place, character in enumerate(name) if character == "/"]
         # The names below `name` sort between "name/" and "name0": "0" is the character after "/".
         query = f"SELECT name FROM refs WHERE name IN ({', '.join('?' * len(above))}) OR name > ? AND name < ? LIMIT 1"
@@ -206,7 +208,7 @@ class Reader:
         if row is not None:
             found = self.ref(row[0])
             said = f"the {found.kind if found else 'name'} {row[0]} exists"
-            raise StateConflict("create", on, said, "choose another name")
+            raise StateConflict("create", on, said, "choose another name", code="name-taken")
 
     def resolve(self, text: str) -> Capture:
         """As `find`. Raises UnknownName also if the capture's content was removed."""
@@ -227,10 +229,18 @@ class Reader:
         if len(ids) == 1 and (found := self.captures_of(ids, may_lack=True)):
             return found[ids[0]]
         if len(ids) > 1:
-            raise UnknownName("find", repr(text), "several captures have ids that begin with this", "give more digits")
+            raise UnknownName(
+                "find",
+                repr(text),
+                "several captures have ids that begin with this",
+                "give more digits",
+                code="ambiguous",
+            )
         if ref:
             next_step = f"make a checkpoint of it: waypoint checkpoint NAME -b {text}"
-            raise UnknownName("use", repr(text), "nothing has been captured on this branch yet", next_step)
+            raise UnknownName(
+                "use", repr(text), "nothing has been captured on this branch yet", next_step, code="no-capture"
+            )
         raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists all names")
 
     # --- live sessions, and the database itself
@@ -358,7 +368,7 @@ def _is_of(capture: Capture, name: str, ref: Ref) -> bool:
 def content_removed(capture_id: str) -> UnknownName:
     """The error for a capture that is on record, but whose content was removed."""
     said = "it had no name, and 'waypoint gc' has removed its content"
-    return UnknownName("use", f"capture {capture_id[:12]}", said, _ANOTHER_CAPTURE)
+    return UnknownName("use", f"capture {capture_id[:12]}", said, _ANOTHER_CAPTURE, code="capture-removed")
 
 
 def _no_such_capture(capture_id: str) -> StoreDamaged:

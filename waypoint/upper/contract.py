@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from waypoint.model.errors import DISK_FAILED, MAKE_ROOM, READ_ONLY, Failed, StateConflict
+from waypoint.model.errors import DISK_FAILED, MAKE_ROOM, READ_ONLY, Failed, StateConflict, of_machine
 
 GIB = 1 << 30
 MAX_NAME_BYTES = 200
@@ -297,7 +297,8 @@ def refusals(tried: str, on: str) -> Iterator[None]:
     except FileExistsError as err:
         raise StateConflict(tried, on, NAME_TAKEN) from err
     except OSError as err:
-        raise Failed(tried, on, err.strerror or str(err), NEXT_STEPS.get(err.errno or 0, _LOOK)) from err
+        next_step = NEXT_STEPS.get(err.errno or 0, _LOOK)
+        raise Failed(tried, on, err.strerror or str(err), next_step, code=of_machine(err.errno)) from err
     except subprocess.CalledProcessError as err:
         lines = os.fsdecode(err.stderr).strip().splitlines() or [f"exit status {err.returncode}"]
         raise Failed(tried, on, lines[-1], _LOOK) from err

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from waypoint.linux.storage import files, filesystem, mounts
-from waypoint.model.errors import READ_ONLY, Failed, StateConflict, UnknownName
+from waypoint.model.errors import READ_ONLY, Failed, StateConflict, UnknownName, of_machine
 from waypoint.upper.contract import (
     GIB,
     NEXT_STEPS,
@@ -89,7 +89,8 @@ class FolderOfTrees:
         tried, on = "write to", f"the pool {self._folder}"
         refused = files.refusal_to_write(f"{os.path.dirname(self._folder)}/trial", 0)
         if refused is not None:  # the home's whole disk cannot be written
-            raise Failed(tried, on, str(refused.strerror), NEXT_STEPS.get(refused.errno or 0, READ_ONLY))
+            next_step = NEXT_STEPS.get(refused.errno or 0, READ_ONLY)
+            raise Failed(tried, on, str(refused.strerror), next_step, code=of_machine(refused.errno))
         trees = mounts.seen_from_outside(self._folder)
         raise Failed(
             tried,

@@ -6,13 +6,15 @@ The copy of the tree is named after the capture. Of an ended session the tree it
 import os
 import subprocess
 from concurrent.futures import Future
+from typing import Any
 
-from waypoint.capture.layers.layer import Area, Layer, LayerRecord, Part, RestoreTarget, Taking
+from waypoint.capture.layers.layer import Area, Layer, Part, Taking
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.storage import beneath, filesystem, idmapped
 from waypoint.linux.storage.deep import walk
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import procfs
+from waypoint.model.conditions import degradation
 from waypoint.model.errors import Failed, StoreDamaged, UnknownName
 from waypoint.model.paths import SHARED_MEMORY
 from waypoint.model.records import Capture, FilesLayer
@@ -70,7 +72,7 @@ class FilesPart(Part):
         except OSError as error:
             if error.errno != beneath.MISPLACED:
                 raise
-            self.taking.degraded.append(f"{SHARED_MEMORY}: its files are not in the capture: {error.strerror}")
+            self.taking.degraded.append(degradation("no-shared-memory", SHARED_MEMORY, error.strerror or ""))
 
     def _copy_from(self, source: int) -> None:
         if not os.listdir(beneath.name_of(source)):
@@ -97,12 +99,12 @@ class Files(Layer):
     def part(self, taking: Taking) -> FilesPart:
         return FilesPart(taking)
 
-    def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
-        """Make the tree `target.tree` a writable copy of the origin's tree, without /dev/shm (see `memory`). Raises
-        StoreDamaged if the origin's tree is missing.
+    def restore_tree(self, area: Area, origin: Capture, tree: str) -> None:
+        """Make `tree` a writable copy of the origin's tree, without /dev/shm (see `memory`). Raises StoreDamaged if the
+        origin's tree is missing.
         """
         try:
-            area.pool.snapshot(origin.layers.files.tree, target.tree)
+            area.pool.snapshot(origin.tree, tree)
         except UnknownName as error:
             raise damaged(origin, "its files are missing from the pool") from error
 
@@ -123,13 +125,13 @@ class Files(Layer):
             )
 
     def path(self, area: Area, origin: Capture) -> str:
-        return area.pool.path(origin.layers.files.tree)
+        return area.pool.path(origin.tree)
 
-    def size(self, area: Area, capture: Capture) -> int:
-        return area.pool.usage(capture.layers.files.tree)
+    def size(self, area: Area, record: dict[str, Any]) -> int:
+        return area.pool.usage(record["tree"])
 
-    def drop(self, area: Area, capture_id: str, record: LayerRecord | None) -> None:
-        area.pool.remove(record.tree if isinstance(record, FilesLayer) else capture_id)
+    def drop(self, area: Area, capture_id: str, record: dict[str, Any] | None) -> None:
+        area.pool.remove(record["tree"] if record else capture_id)
 
 
 def _tmpfs_bytes(facts: os.stat_result) -> int:

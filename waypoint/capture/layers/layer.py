@@ -4,26 +4,18 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.subject import Subject
-from waypoint.model.records import (
-    Capture,
-    FilesLayer,
-    ProcessesLayer,
-    ProgramsLayer,
-    Reason,
-    ShellLayer,
-    TerminalLayer,
-    Tier,
-)
+from waypoint.model.conditions import Degradation
+from waypoint.model.records import Capture, KnownLayer, Layers, Reason, Tier, layers_of
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
 from waypoint.upper.contract import Pool
 
-LayerRecord = FilesLayer | ProcessesLayer | ProgramsLayer | ShellLayer | TerminalLayer
+EVERY_TIER = frozenset[Tier](("live", "respawn", "files"))
 
 
 class Area(NamedTuple):
@@ -43,7 +35,7 @@ class CaptureOptions(NamedTuple):
     reason: Reason
     message: str = ""
     keep_frozen: bool = False
-    degraded: Sequence[str] = ()
+    degraded: Sequence[Degradation] = ()
 
 
 @dataclass(slots=True)
@@ -65,19 +57,18 @@ class Taking:
     criu: Criu | None = None
     why_no_criu: str = ""
     log_level: int = ERRORS_ONLY
-    degraded: list[str] = field(default_factory=list)
+    degraded: list[Degradation] = field(default_factory=list)
     files_changed: bool = False
 
 
 @dataclass(slots=True)
 class RestoreTarget:
-    """The target of a restore. `tree`: the upper tree for the files. `folder`: the new session's runtime folder.
+    """The target of a restore. `folder`: the new session's runtime folder.
     `cgroup`: its group, in which CRIU runs. `aside`: a group that does not exist yet. `root`, `externals`, `criu_path`,
     `spawn`, `on_notice`: for CRIU (processes/criu/options.py). Set by the restore: `pid`, the host's
     pid of the restored pid 1; `lost`, descriptions of what was not restored.
     """
 
-    tree: str = ""
     folder: Path = Path()
     root: str = ""
     externals: tuple[str, ...] = ()
@@ -87,7 +78,7 @@ class RestoreTarget:
     cgroup: str = ""
     aside: str = ""
     pid: int = 0
-    lost: list[str] = field(default_factory=list)
+    lost: list[Degradation] = field(default_factory=list)
 
 
 class Part:
@@ -98,6 +89,7 @@ class Part:
       parts begin before the first one finishes, the layers work at the same time.
     * `release`, while the session is still frozen: the last step before the thaw.
     * `record`, after the pause. Returns the layer's record; None if the capture lacks the layer.
+      `records` returns the same by kind, for the capture's record.
 
     If a method before `record` raises, `cancel` is called once on every part before the thaw, and nothing after it.
     `cancel` restores the session's state, and does not raise. `Layer.drop` removes the part's files.
@@ -116,15 +108,21 @@ class Part:
 
     def release(self) -> None: ...
 
-    def record(self) -> LayerRecord | None: ...
+    def record(self) -> KnownLayer | None: ...
+
+    def records(self) -> Layers:
+        return layers_of(self.record())
 
     def cancel(self) -> None: ...
 
 
 class Layer:
-    """One kind of layer. `kind`: the name of the layer in records, in JSON and on the command line."""
+    """One kind of layer: a module, and a row in the table (table.py). `kind`: the name of the layer in records, in JSON
+    and on the command line. `tiers`: of the captures that have it.
+    """
 
     kind: ClassVar[str]
+    tiers: ClassVar[frozenset[Tier]] = EVERY_TIER
 
     def part(self, taking: Taking) -> Part:
         raise AssertionError(f"{self.kind} has none")
@@ -134,15 +132,21 @@ class Layer:
         times. `leaving`: pids of the processes that the restored ones replace.
         """
 
+    def restore_tree(self, area: Area, origin: Capture, tree: str) -> None:
+        """Restore the layer's part of the upper tree `tree`. After a failure the caller removes the tree."""
+
     def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
-        """Restore the layer of `origin` to `target`. After a failure the caller removes `target`."""
+        """Restore the rest of the layer of `origin` to `target`. After a failure the caller removes `target`."""
 
-    def size(self, area: Area, capture: Capture) -> int | None:
-        """Return the layer's bytes on disk; None if the capture lacks the layer. May walk over all files."""
-        record = getattr(capture.layers, self.kind)
-        return None if record is None else record.size_bytes
+    def facts(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The facts about the layer for answers, without secrets."""
+        return record
 
-    def drop(self, area: Area, capture_id: str, record: LayerRecord | None) -> None:
+    def size(self, area: Area, record: dict[str, Any]) -> int:
+        """The layer's bytes. May walk over all files."""
+        return int(record["size_bytes"])
+
+    def drop(self, area: Area, capture_id: str, record: dict[str, Any] | None) -> None:
         """Remove the layer's files outside of the capture's folder in the hot area, if there are any. `record` None:
         the capture lacks the layer, or taking it has failed.
         """

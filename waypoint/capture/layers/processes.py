@@ -5,6 +5,9 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from waypoint.capture.layers.files import damaged
 from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taking
@@ -15,6 +18,7 @@ from waypoint.linux.storage import idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs, removed
 from waypoint.linux.tasks.removed import RemovedFolder
+from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, IdMap, ProcessesLayer
 from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair
@@ -32,19 +36,6 @@ HUNG_S = 7.0
 # Memory that a restore leaves free for the rest of the machine.
 _SPARE_BYTES = 64 << 20
 _READ_AGAIN = 500  # watched files; listing a thousand takes 5 ms
-_SAID_OF_LOCKS = (
-    ", because the file is also mapped; copies may lose what they write under this lock: end the transaction first"
-)
-_SAID_OF_NESTED = "a shell within the shell: after a restore it has no ^C and no jobs; leave it and start it again"
-
-_SAID_OF_PORTS = (
-    "of the host's network: copies cannot have these ports, and a restore fails while another program has them"
-)
-_SAID_OF_CONNECTIONS = (
-    "of the host's network: these connections are closed in copies, whose programs must connect again"
-)
-
-_SAID_OF_OUTSIDE = "the connection to another machine is reset in copies; this session keeps it"
 
 
 class ProcessesPart(Part):
@@ -124,7 +115,7 @@ class ProcessesPart(Part):
         # their connections in repair mode.
         cgroups.hold_frozen(self.taking.subject.facts.cgroup)
         for one in locks.lost(self._images_fd, self.taking.subject.processes()):
-            self.taking.degraded.append(f"the lock on {one} is not in copies{_SAID_OF_LOCKS}")
+            self.taking.degraded.append(degradation("lock-not-copied", one))
         if self._removed:
             self._dump.removed = _with_free_names(self._removed, self.taking.subject)
         reach(Step.DUMPED)
@@ -169,20 +160,20 @@ class ProcessesPart(Part):
         taking = self.taking
         processes = taking.subject.processes()
         self._hard_limits = hard_limits.highest(processes)
-        taking.degraded += [f"{name}: {_SAID_OF_NESTED}" for name in nested_shells.find(processes)]
+        taking.degraded += [degradation("nested-shell", name) for name in nested_shells.find(processes)]
         if taking.subject.facts.setting.net == "host":
             self._ports, connections = ports.held_by(processes)
             if self._ports:
-                taking.degraded.append(f"{', '.join(self._ports)} {_SAID_OF_PORTS}")
+                taking.degraded.append(degradation("host-ports", ", ".join(self._ports)))
             if connections:
-                taking.degraded.append(f"{', '.join(connections)} {_SAID_OF_CONNECTIONS}")
+                taking.degraded.append(degradation("host-connections", ", ".join(connections)))
 
     def _note_losses(self, processes: list[int]) -> None:
         """Note what the images lack, which is known only in the pause."""
         degraded = self.taking.degraded
         degraded += ports.unread(processes)
         if self.taking.subject.facts.setting.net == "private":
-            degraded += [f"{name}: {_SAID_OF_OUTSIDE}" for name in ports.outside(processes)]
+            degraded += [degradation("outside-connection", name) for name in ports.outside(processes)]
         degraded += self._watches.unread() if self._watches is not None else []
 
     @contextlib.contextmanager
@@ -225,6 +216,7 @@ def _opened_root(subject: Subject) -> Iterator[int]:
 
 class Processes(Layer):
     kind = "processes"
+    tiers = frozenset(["live"])
 
     def part(self, taking: Taking) -> ProcessesPart:
         return ProcessesPart(taking)
@@ -244,8 +236,21 @@ class Processes(Layer):
             raise damaged(origin, f"{images} has {size} bytes, written were {layer.size_bytes}")
 
     def of(self, origin: Capture) -> ProcessesLayer:
-        assert origin.layers.processes is not None
-        return origin.layers.processes
+        found = origin.layer(ProcessesLayer)
+        assert found is not None
+        return found
+
+    def facts(self, record: dict[str, Any]) -> dict[str, Any]:
+        found = msgspec.convert(record, ProcessesLayer)
+        return {
+            "size_bytes": found.size_bytes,
+            "count": found.count,
+            "programs": found.programs,
+            "frozen_ms": found.frozen_us / 1000,
+            "criu": found.criu,
+            "ids": "shifted" if found.ids.is_shifted else "host",
+            "seccomp": found.seccomp,
+        }
 
     def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
         """Have CRIU restore the tasks. On return they run. After a failure, incomplete tasks may be left in CRIU's
@@ -296,7 +301,7 @@ def _retaking_locks(target: RestoreTarget, locks_of: list[locks.Lock]) -> Iterat
 
     try:
         yield hear
-        target.lost += [f"the lock on {one} was lost" for one in locks.take_again(locks_of, target.cgroup)]
+        target.lost += [degradation("lock-lost", one) for one in locks.take_again(locks_of, target.cgroup)]
     finally:
         cgroups.end(target.aside)
 
@@ -332,7 +337,7 @@ def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: C
             if is_one
             else "make one copy only; a session with --net private can be copied any number of times"
         )
-        raise CannotCapture("restore the processes of", origin.id[:12], said, next_step)
+        raise CannotCapture("restore the processes of", origin.id[:12], said, next_step, code="ports-taken")
 
 
 def _check_masked(origin: Capture, layer: ProcessesLayer) -> None:
@@ -351,7 +356,7 @@ def _check_memory(origin: Capture, layer: ProcessesLayer, copies: int) -> None:
         what = "its processes need" if copies == 1 else f"{copies} copies of its processes need"
         said = f"{what} {needed >> 20} MiB of memory, {available >> 20} MiB are available"
         next_step = "end other sessions" + ("" if copies == 1 else ", or make fewer copies")
-        raise Failed("restore the processes of", origin.id[:12], said, next_step)
+        raise Failed("restore the processes of", origin.id[:12], said, next_step, code="out-of-memory")
 
 
 PROCESSES = Processes()

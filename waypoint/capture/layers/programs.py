@@ -3,12 +3,14 @@ whole arguments and environments, so only the daemon may read it; the record has
 """
 
 import os
+from typing import Any
 
 import msgspec
 
 from waypoint.capture.layers.files import damaged
 from waypoint.capture.layers.layer import Area, Layer, Part, Taking
 from waypoint.linux.storage import files
+from waypoint.model.conditions import degradation, facts_of
 from waypoint.model.records import Capture, ProgramsLayer
 from waypoint.processes.respawn.manifest import Family, Manifest, collect
 
@@ -27,22 +29,26 @@ class ProgramsPart(Part):
         data = msgspec.json.encode(found)
         files.publish(str(path), data, durable=False)
         os.chmod(path, 0o600)
-        lost = [f"{one.shown}: {one.lost}" for one in found.programs if one.lost]
-        lost += [f"{found.omitted} more: there are too many"] if found.omitted else []
-        self.taking.degraded += [f"cannot be started again: {line}" for line in lost]
+        lost = [degradation("program-not-restartable", one.shown, one.lost) for one in found.programs if one.lost]
+        lost += [degradation("programs-omitted", str(found.omitted))] if found.omitted else []
+        self.taking.degraded += lost
         shown = [one.shown for one in found.programs if not one.lost]
         return ProgramsLayer(size_bytes=len(data), programs=shown, lost=lost)
 
 
 class Programs(Layer):
     kind = "programs"
+    tiers = frozenset(["respawn"])
 
     def part(self, taking: Taking) -> ProgramsPart:
         return ProgramsPart(taking)
 
+    def facts(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, "lost": facts_of(msgspec.convert(record, ProgramsLayer).lost)}
+
     def read(self, area: Area, origin: Capture) -> Manifest:
         """The manifest; empty if the capture lacks the layer. Raises StoreDamaged."""
-        if origin.layers.programs is None:
+        if origin.layer(ProgramsLayer) is None:
             return Manifest(programs=[])
         path = area.hot.programs(origin.id)
         try:

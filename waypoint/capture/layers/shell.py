@@ -16,6 +16,7 @@ from typing import NamedTuple
 from waypoint.capture.layers.layer import Area, Layer, Part, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import beneath
+from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, StoreDamaged
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, ShellLayer
@@ -29,7 +30,7 @@ LAST = ("last.0", "last.1")
 MAX_BYTES = 16 << 20
 ROOM_BYTES = 2 * MAX_BYTES
 """For the state and the history."""
-NOT_WRITTEN = "the shell's variables, functions and folder: the shell could not write them (a full disk, or ulimit -f)"
+NOT_WRITTEN = degradation("shell-not-written")
 LAST_RECORD = [b"e", b"", b"", b""]
 END = b"\0" + b"\0".join(LAST_RECORD) + b"\0"
 """The end of a complete state. That of a prompt has the prompt's number in the second field."""
@@ -92,12 +93,12 @@ class ShellState(Layer):
 
     def read(self, area: Area, origin: Capture) -> KeptShell:
         """The state in the capture, truncated at MAX_BYTES."""
-        layer, on = origin.layers.shell, origin.id[:12]
+        layer, on = origin.layer(ShellLayer), origin.id[:12]
         if layer is None:
             said = "the capture has no state of the shell: the shell was busy, or was neither bash nor zsh"
             raise CannotCapture("restore the shell of", on, said, "restore the whole capture, without --only")
         try:
-            return read_state(area.pool.path(origin.layers.files.tree), layer)
+            return read_state(area.pool.path(origin.tree), layer)
         except (OSError, ValueError) as error:
             raise unreadable(origin, str(error)) from error
 

@@ -12,3 +12,9 @@ from waypoint.capture.layers.shell import SHELL
 from waypoint.capture.layers.terminal import TERMINAL
 
 LAYERS: tuple[Layer, ...] = (SHELL, FILES, PROCESSES, PROGRAMS, TERMINAL)
+
+_BY_KIND = {layer.kind: layer for layer in LAYERS}
+
+
+def layer_of(kind: str) -> Layer:
+    return _BY_KIND[kind]

@@ -54,7 +54,9 @@ def status(given: Given) -> int:
     found = client.running()
     if found is None:
         next_step = "nothing: the next command that needs the daemon starts it"
-        raise StateConflict("ask", f"the daemon of {client.home}", "it is not running", next_step)
+        raise StateConflict(
+            "ask", f"the daemon of {client.home}", "it is not running", next_step, code="daemon-not-running"
+        )
     if given.flag("json"):
         print_json(found)
         return 0

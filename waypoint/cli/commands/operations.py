@@ -6,7 +6,7 @@ from waypoint.cli.output import note, print_json, print_lines, wants_colour, war
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
-from waypoint.model.outcomes import degraded_lines, undone_lines
+from waypoint.model.outcomes import degraded_lines, text, undone_lines
 from waypoint.model.paths import spelled
 from waypoint.model.rendering import operations_table
 from waypoint.model.verbs import Given
@@ -32,7 +32,7 @@ def undo(given: Given) -> int:
     client = Client(given.text("home"))
     history = client.history
     planned = history.plan_undo(number, branch=None if branch is None else parse_name(branch))
-    warn("will be lost", planned.lost)
+    warn("will be lost", [text(one) for one in planned.lost])
     made, undone = history.take_back(planned.number, lose_processes=given.flag("lose_processes"))
     if given.flag("json"):
         print_json({**dataclasses.asdict(made), "lost": undone.lost, "degraded": undone.degraded})

@@ -63,9 +63,9 @@ def _of_live(found: SessionFacts) -> list[tuple[str, str]]:
     ids = [("ids", f"the machine's: {one_line(why)}")] if why else []
     calls = [_CALLS[found.seccomp]] if found.seccomp else []
     calls += [one_line(found.why_no_seccomp)] if found.why_no_seccomp else []
-    left_out = (("left out", one_line(line)) for line in found.left_out or [])
+    left_out = (("left out", one_line(one["text"])) for one in found.left_out or [])
     held = [("limits", limits(found.limits))] if found.limits else []
-    unlimited = [("not enforced", one_line(line)) for line in found.unlimited or []]
+    unlimited = [("not enforced", one_line(one["text"])) for one in found.unlimited or []]
     network = [("reaches", one_line(", ".join(found.allow_net)))] if found.allow_net else []
     network = [("reaches", f"nothing outside: {one_line(found.no_way_out)}")] if found.no_way_out else network
     return [*left_out, *network, *ids, ("system calls", ": ".join(calls)), *held, *unlimited]

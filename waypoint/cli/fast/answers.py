@@ -2,7 +2,7 @@
 
 from waypoint.cli.output import warn, warn_lines
 from waypoint.client.wire import malformed
-from waypoint.model.outcomes import degraded_lines
+from waypoint.model.outcomes import degraded_lines, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, a
         warn("without its own user ids", [f"root in the session is root of the machine: {session['why_host_ids']}"])
     if session.get("why_no_seccomp"):
         warn("without a filter of system calls", [str(session["why_no_seccomp"])])
-    unlimited = session.get("unlimited")
-    lines = unlimited if isinstance(unlimited, list) else []
-    warn("without a limit", [line for line in lines if line.partition(":")[0] in limits])
+    warn("without a limit", [text(one) for one in _items(session, "unlimited") if one.get("subject") in limits])
     if asked_network and session.get("no_way_out"):
         warn("without a connection to the outside", [str(session["no_way_out"])])
     if session.get("net") == "host":
@@ -68,14 +66,17 @@ def warn_left_out(session: "Facts", folder: str = "") -> None:
     and those in which the branch has changes. `show` and `doctor` list all of them. `warn_degraded` reports those that
     are in `degraded`, too.
     """
-    left_out, degraded = session.get("left_out"), session.get("degraded")
-    known = degraded if isinstance(degraded, list) else []
-    for line in left_out if isinstance(left_out, list) else ():
-        if line in known:
-            continue
-        point = line.partition(" (")[0].rstrip("/")
-        if f"{folder}/".startswith(f"{point}/") or line.endswith("its changes wait)"):
-            warn("not in the session", [line])
+    known = _items(session, "degraded")
+    for one in _items(session, "left_out"):
+        point = str(one.get("subject")).rstrip("/")
+        is_near = f"{folder}/".startswith(f"{point}/") or one.get("code") == "changes-hidden"
+        if is_near and one not in known:
+            warn("not in the session", [text(one)])
+
+
+def _items(session: "Facts", name: str) -> "list[Facts]":
+    items = session.get(name)
+    return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
 
 
 def warn_degraded(*answers: "Facts") -> None:

@@ -215,7 +215,7 @@ def _why_cancelled(cancelled: asyncio.CancelledError, on: str) -> WaypointError:
         return as_problem(said, on)
     task.uncancel()
     next_step = "start a new daemon with 'waypoint ps'; the session and its processes are still running"
-    return StateConflict("continue", on, "the daemon was stopped", next_step)
+    return StateConflict("continue", on, "the daemon was stopped", next_step, code="daemon-stopped")
 
 
 def _error_end(problem: WaypointError) -> dict[str, object]:

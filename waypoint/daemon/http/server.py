@@ -158,6 +158,7 @@ class Server:
 
 def _refuse(sock: socket.socket) -> None:
     """Answer 503 to a client beyond the limits, without reading a request, and close its connection."""
-    problem = StateConflict("serve", "one more client", _TOO_MANY, "end some clients, such as attached terminals")
+    next_step = "end some clients, such as attached terminals"
+    problem = StateConflict("serve", "one more client", _TOO_MANY, next_step, code="too-many-clients")
     with sock, contextlib.suppress(OSError):
         sock.send(closing_answer(503, problem), socket.MSG_DONTWAIT)

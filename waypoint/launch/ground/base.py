@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from waypoint.linux.storage.mounts import MountRecord
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.records import HOST_IDS, IdMap
 from waypoint.upper import layout
 from waypoint.upper.changes import InPlace, changed_targets, look_at
@@ -59,25 +60,24 @@ _KERNEL = frozenset(
 
 
 _NAME_MAX = 255
-WAITS = "its changes wait)"
-"""The end of each line about changes that the session has made and does not see now."""
+_LATER = "mounted after the daemon started, cannot be copied: restart the daemon"
 
 
 class BasePlan(NamedTuple):
     """`overlays`: the mount points (the same on the host and in the session) of the overlays, parents first.
-    `left_out`: lines about mounts that the session does not see, with reasons. `ids`: the map of the session's ids,
+    `left_out`: the mounts that the session does not see, with reasons. `ids`: the map of the session's ids,
     once chosen (id_choice.py). `homes`: the homes of Waypoint at that time; None: unknown.
     """
 
     overlays: list[str]
-    left_out: list[str]
+    left_out: list[Degradation]
     ids: IdMap = HOST_IDS
     homes: list[str] | None = None
 
     def give_way(self, tree: str) -> "BasePlan":
         """Return the plan for a session that continues the upper tree at the path `tree`. The tree may have been made
         when the host had other mounts, so a mount is left out if it would hide files that the session has made at its
-        mount point. Files that are hidden nevertheless are reported in `left_out`, with the words `WAITS`.
+        mount point. Files that are hidden nevertheless are reported in `left_out`, with the code `changes-hidden`.
         """
         root, *others = self.overlays
         overlays, left_out = [root], list(self.left_out)
@@ -90,16 +90,19 @@ class BasePlan(NamedTuple):
             if below is None and (found is InPlace.NOTHING or (found is InPlace.FILES and target in changed)):
                 overlays.append(target)
                 if found is InPlace.FILES:
-                    hint = "umount it and start the branch again"
-                    left_out.append(f"{target}, as it was changed without its mount ({hint}: {WAITS}")
+                    hint = "it was changed without its mount: umount it and start the branch again"
+                    left_out.append(degradation("changes-hidden", target, hint))
                 continue
             outside.append(target)
             own = "has files of its own there" if found is InPlace.FILES else "has changed its mount point"
             said = f"mounted below {below}" if below else f"the session {own}"
-            hint = WAITS if target in changed else "move that away and start the branch again to see the mount)"
-            left_out.append(f"{target} ({said}: {hint}")
+            if target in changed:
+                left_out.append(degradation("changes-hidden", target, said))
+            else:
+                hint = "move that away and start the branch again to see the mount"
+                left_out.append(degradation("mount-left-out", target, f"{said}: {hint}"))
         gone = changed - {*self.overlays}
-        left_out += [f"{one} (no longer mounted here: {WAITS}" for one in sorted(gone)]
+        left_out += [degradation("changes-hidden", one, "no longer mounted here") for one in sorted(gone)]
         return self._replace(overlays=overlays, left_out=left_out)
 
 
@@ -121,7 +124,7 @@ def plan_base(
     overlays = ["/"]
     outside: list[str] = []
     left_out = [
-        f"{mount.mount_point} ({mount.fstype}: mounted after the daemon started, cannot be copied: restart the daemon)"
+        degradation("mount-left-out", mount.mount_point, f"{mount.fstype}: {_LATER}")
         for mount in later
         if _is_of_base(mount, base, hidden)
     ]
@@ -132,7 +135,7 @@ def plan_base(
         above = next((one for one in outside if is_below(point, one)), None)
         reason = f"mounted below {above}" if above else _why_not(mount, base, check)
         if reason:
-            left_out.append(f"{point} ({mount.fstype}: {reason})")
+            left_out.append(degradation("mount-left-out", point, f"{mount.fstype}: {reason}"))
             outside.append(point)
         else:
             overlays.append(point)

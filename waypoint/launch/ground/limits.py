@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import cgroups
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import IdMap, SessionLimits
 from waypoint.model.verbs import LIMIT_BOUNDS, parse_amount, parse_size
@@ -115,17 +116,17 @@ class Limiter(NamedTuple):
         """Return the highest number of processes of each user of a session; None if the pids controller limits all."""
         return fill_in(asked).pids if "pids" in self.missing else None
 
-    def unlimited(self, limits: SessionLimits, ids: IdMap) -> list[str]:
-        """Return lines about those of `limits` that the machine does not enforce, or only in part."""
+    def unlimited(self, limits: SessionLimits, ids: IdMap) -> list[Degradation]:
+        """Return degradations about those of `limits` that the machine does not enforce, or only in part."""
         names = [name for name in _CONTROLLER_OF if getattr(limits, name) is not None]
         return [self._tell(name, ids) for name in names if _CONTROLLER_OF[name] in self.missing]
 
-    def _tell(self, name: str, ids: IdMap) -> str:
+    def _tell(self, name: str, ids: IdMap) -> Degradation:
         why = self.missing[_CONTROLLER_OF[name]]
         if name != "pids":
-            return f"{name}: not enforced, {why}"
+            return degradation("limit-not-enforced", name, why)
         whom = "each user of the session" if ids.is_shifted else "each user of the session but root"
-        return f"{name}: enforced for {whom} separately, {why}"
+        return degradation("limit-for-each-user", name, f"{whom} separately, {why}")
 
 
 NO_LIMITER = Limiter(frozenset(), {}, {})
@@ -133,15 +134,15 @@ NO_LIMITER = Limiter(frozenset(), {}, {})
 
 
 class Bounds(NamedTuple):
-    """The limits of a session. `no_disk`: lines that explain why its disk limit is not enforced, or empty."""
+    """The limits of a session. `no_disk`: why its disk limit is not enforced; empty if it is."""
 
     limits: SessionLimits
     limiter: Limiter
-    no_disk: list[str]
+    no_disk: list[Degradation]
 
-    def unlimited(self, ids: IdMap) -> list[str]:
-        """Return lines about limits that the machine does not enforce, or only in part; each begins with the limit's
-        name. `ids`: the id map of the session.
+    def unlimited(self, ids: IdMap) -> list[Degradation]:
+        """Return the limits (as `subject`) that the machine does not enforce, or only in part. `ids`: the id map of the
+        session.
         """
         return [*self.no_disk, *self.limiter.unlimited(self.limits, ids)]
 

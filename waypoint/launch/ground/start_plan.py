@@ -23,6 +23,7 @@ from waypoint.launch.walls import masks, refused
 from waypoint.linux.storage import beneath, mounts
 from waypoint.linux.storage.deep import remove
 from waypoint.linux.storage.descriptors import open_folder
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import UsageProblem
 from waypoint.model.paths import COMMAND_FOLDER, INIT, OWN_FOLDER, RUN_FOLDER, SHARED_MEMORY, spelled
 from waypoint.model.records import Bind, IdMap, LiveRow, Seccomp, Setting, User
@@ -267,13 +268,12 @@ def choose_seccomp(setting: Setting, places: SharedPlaces) -> tuple[Seccomp, str
     return refused.seccomp_for(setting.allow) if places.filters else ("none", "")
 
 
-def tell_gone(targets: list[str]) -> list[str]:
-    """Return lines for `left_out` of a restored session, about overlays at `targets` over mounts that the host no
-    longer has.
+def gone_mounts(targets: list[str]) -> list[Degradation]:
+    """Return degradations for `left_out` of a restored session, about overlays at `targets` over mounts that the host
+    no longer has.
     """
     points = {"/", *(mount.mount_point for mount in mounts.read_mounts())}
-    said = "no longer mounted here: only the files that the session has changed exist"
-    return [f"{target} ({said})" for target in targets if target not in points]
+    return [degradation("mount-gone", target) for target in targets if target not in points]
 
 
 def _lower(setting: Setting, target: str) -> Path:

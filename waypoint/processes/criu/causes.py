@@ -52,7 +52,13 @@ class CriuFailed(WaypointError):
         said = diagnosis.meaning or f"CRIU gives a reason that Waypoint does not know: {diagnosis.words}"
         if diagnosis.who:
             said = f"{diagnosis.who}: {said}"
-        super().__init__(f"{action} the processes", f"(log: {log})" if log else "", said, diagnosis.next_step)
+        super().__init__(
+            f"{action} the processes",
+            f"(log: {log})" if log else "",
+            said,
+            diagnosis.next_step,
+            code=f"criu-{diagnosis.name}",
+        )
         self.diagnosis = diagnosis
         self.log = log
         self._action = action

@@ -105,7 +105,9 @@ class _Ghosts:
             ghost, folder = self._external[name]
             if not is_folder:
                 said = f"an open file has the same number as {folder.path}, a removed folder that a process holds"
-                raise CannotCapture("dump", "the processes", said, f"end the process that uses {folder.path}")
+                raise CannotCapture(
+                    "dump", "the processes", said, f"leave or close {folder.path}", code="removed-folder"
+                )
             self.made[ghost] = folder
             self.remaps.append(encode(_REMAP, {"orig_id": file, "remap_id": ghost, "remap_type": _GHOST}))
             place = os.fsencode(folder.path)

@@ -99,7 +99,7 @@ class Criu:
             if not answer and (worker.status < 0 or diagnose(worker.words()).is_accident):
                 said = f"{words}; CRIU was killed, or crashed" if worker.status < 0 else words
                 raise Failed("use CRIU at", str(self.path), said, TRY_AGAIN)
-            raise HostLacks("use CRIU at", str(self.path), words, "see 'waypoint doctor'")
+            raise HostLacks("use CRIU at", str(self.path), words, "see 'waypoint doctor'", code="criu-unusable")
         return answer
 
 

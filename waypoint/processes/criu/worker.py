@@ -119,7 +119,7 @@ class Worker:
             said = f"{error.strerror or error}{where}"
             if error.errno in _USED_UP:
                 raise Failed("start", self._path, said, TRY_AGAIN) from error
-            raise HostLacks("start", self._path, said, "see 'waypoint doctor'") from error
+            raise HostLacks("start", self._path, said, "see 'waypoint doctor'", code="criu-unusable") from error
 
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the socket, which ends the process, and wait for its end; after an exception, kill it first."""

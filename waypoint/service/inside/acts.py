@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from waypoint.model.errors import StateConflict
-from waypoint.model.outcomes import HEADINGS, degraded_lines, replaced_lines, undone_lines
+from waypoint.model.outcomes import HEADINGS, degraded_lines, replaced_lines, text, undone_lines
 from waypoint.model.rendering import stop_line
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
@@ -95,16 +95,18 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
     if not may_lose:  # the user must agree to losses before, since the answer is printed afterwards
         planned = (await history.undo(home, UndoRequest(number=number, dry_run=True))).undone
         if planned.lost:
-            said = f"these would be lost: {'; '.join(planned.lost)}"
+            said = f"these would be lost: {'; '.join(map(text, planned.lost))}"
             next_step = f"to accept this: waypoint undo {number} --lose-processes"
-            raise StateConflict("undo", f"operation {number} ({planned.verb})", said, next_step)
+            raise StateConflict(
+                "undo", f"operation {number} ({planned.verb})", said, next_step, code="processes-would-be-lost"
+            )
     # Shielded: the undo may replace or end the session that asks, and then this request is cancelled. An undo that was
     # cancelled between its deeds and its record would not be in the log, and the next undo would undo the deeds.
     undoing = history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
     done = await asyncio.shield(asyncio.ensure_future(undoing))
     assert done.operation is not None  # as this was no dry run
     undone = done.undone
-    lines = [f"lost: {one}" for one in undone.lost]
+    lines = [f"lost: {text(one)}" for one in undone.lost]
     lines += undone_lines(dataclasses.asdict(undone))
     printed = _text(lines, {"degraded": undone.degraded})
     if done.operation.ended:

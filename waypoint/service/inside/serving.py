@@ -49,7 +49,9 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
         _check_branch(verb, given, live.branch)
         if verb.name in MOVES and live.hooks_running:
             next_step = "run the command again when they have ended"
-            raise StateConflict(verb.name, f"branch {live.branch}", "the session's hooks are running", next_step)
+            raise StateConflict(
+                verb.name, f"branch {live.branch}", "the session's hooks are running", next_step, code="hooks-running"
+            )
         async with contextlib.AsyncExitStack() as turns:
             if (
                 verb.name in MOVES

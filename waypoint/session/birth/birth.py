@@ -14,9 +14,10 @@ from waypoint.launch.externals import Misplaced
 from waypoint.launch.ground.limits import Bounds, fill_in, shared_memory_bytes
 from waypoint.launch.launcher_link import LauncherDied
 from waypoint.linux.tasks import cgroups
-from waypoint.model.errors import CannotCapture, Failed, WaypointError
+from waypoint.model.conditions import degradation
+from waypoint.model.errors import CannotCapture, Failed, WaypointError, of_machine
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, LiveRow, Setting
+from waypoint.model.records import Capture, LiveRow, Setting, TerminalLayer
 from waypoint.processes.criu.causes import CriuAccident
 from waypoint.session.birth import fresh, revive, shell_back, start_again
 from waypoint.session.birth.rights import check_session_count, restricted
@@ -62,7 +63,7 @@ def plan_birth(
 
 def size_of(origin: Capture) -> tuple[int, int]:
     """Return rows and columns of the terminal in a capture; 24 and 80 if it has no terminal."""
-    terminal = origin.layers.terminal
+    terminal = origin.layer(TerminalLayer)
     return (terminal.rows, terminal.cols) if terminal is not None else (24, 80)
 
 
@@ -208,7 +209,7 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
     if not birth.processes:  # else CRIU and its helpers are in the group during the restore
         limiter.hold(group, limits)
     why_not = "" if limits.disk is None else resources.pool.limit(birth.row.tree, limits.disk)
-    no_disk = [f"disk: not held, {why_not}"] if why_not else []
+    no_disk = [degradation("limit-not-enforced", "disk", why_not)] if why_not else []
     reach(Step.GROUNDED)
     return Bounds(limits, limiter, no_disk)
 
@@ -241,4 +242,4 @@ def raise_in_words(error: BaseException, branch: str) -> NoReturn:
         raise error
     said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
     next_step = NEXT_STEPS.get(error.errno or 0, "see 'waypoint doctor'")
-    raise Failed("start a session on", f"branch {branch}", said, next_step) from error
+    raise Failed("start a session on", f"branch {branch}", said, next_step, code=of_machine(error.errno)) from error

@@ -13,6 +13,7 @@ from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.limits import Bounds
 from waypoint.launch.spec import StartSpec
 from waypoint.linux.tasks import procfs
+from waypoint.model.conditions import Degradation, degradation, text_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.ids import new_id
 from waypoint.model.records import LiveRow
@@ -23,7 +24,7 @@ from waypoint.session.live.session import Descriptors, LiveSession
 
 
 class _Lacking(NamedTuple):
-    left_out: list[str]
+    left_out: list[Degradation]
     why_host_ids: str
     why_no_seccomp: str
 
@@ -49,7 +50,7 @@ async def launch(
             raise _no_entry(row.setting.cwd, left_out, error) from error
         raise
     if started.entered:
-        left_out.append(f"{spec.cwd[0]} (cannot be entered: the shell started in {spec.cwd[started.entered]})")
+        left_out.append(degradation("folder-not-entered", spec.cwd[0], spec.cwd[started.entered]))
     entry = _record(row, spec, started.pid, nonce, lacking)
     entry = msgspec.structs.replace(entry, limits=bounds.limits, unlimited=bounds.unlimited(spec.ids))
     with contextlib.ExitStack() as undo:
@@ -93,7 +94,7 @@ def _prepare(resources: Resources, row: LiveRow, size: tuple[int, int], nonce: s
     return spec, _Lacking(plan.left_out, why_host_ids, why_no_seccomp)
 
 
-def _no_entry(cwd: str, left_out: list[str], error: OSError) -> UsageProblem:
-    missing = [line for line in left_out if is_below(cwd, line.partition(" (")[0])]
-    said = f"{error.strerror}; not in the session: {missing[-1]}" if missing else error.strerror or str(error)
+def _no_entry(cwd: str, left_out: list[Degradation], error: OSError) -> UsageProblem:
+    missing = [one for one in left_out if is_below(cwd, one.subject)]
+    said = f"{error.strerror}; not in the session: {text_of(missing[-1])}" if missing else error.strerror or str(error)
     return UsageProblem("start a session in", cwd, said, "name a folder that its user can enter, or leave out --cwd")

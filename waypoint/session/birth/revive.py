@@ -22,6 +22,7 @@ from waypoint.linux.calls import hard_limits
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow, Setting
@@ -65,7 +66,7 @@ async def revive(
         init_pid=pid,
         init_start=procfs.start_ticks(pid),
         cgroup=spec.cgroup,
-        left_out=start_plan.tell_gone(layer.overlays),
+        left_out=start_plan.gone_mounts(layer.overlays),
         why_host_ids="" if layer.ids.is_shifted else "its processes had them when they were captured",
         why_no_seccomp=_HAD_NONE if layer.seccomp == "none" else "",
         limits=bounds.limits,
@@ -99,10 +100,10 @@ def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> 
             start_plan.renew_run_folder(root, setting, nonce, branch)
 
 
-def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
+def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[Degradation]:
     lost = hard_limits.above(captured, found)
     was = {name: "none" if most < 0 else str(most) for name, most in lost.items()}
-    return [f"{name}: the hard limit is {found[name]}, was {was[name]}: the daemon may not raise it" for name in lost]
+    return [degradation("limit-lowered", name, f"{found[name]}, was {was[name]}") for name in lost]
 
 
 def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> StartSpec:

@@ -108,7 +108,7 @@ def check_session_count(resources: Resources, count: int) -> None:
         whose = "in this home" if uid is None else "of yours"
         next_step = _OUTSIDE if uid is None else "stop some of them: 'waypoint ps' lists them"
         said = f"more than {MAX_LIVE} sessions {whose} would then be running"
-        raise StateConflict("start", f"{count} more sessions", said, next_step)
+        raise StateConflict("start", f"{count} more sessions", said, next_step, code="too-many-sessions")
 
 
 def check_base(resources: Resources, base: str) -> None:

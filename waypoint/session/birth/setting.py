@@ -10,7 +10,7 @@ from waypoint.egress.allowed import check as check_reachable
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import StateConflict, UsageProblem
-from waypoint.model.records import Bind, Capture, SessionLimits, Setting
+from waypoint.model.records import Bind, Capture, ProcessesLayer, SessionLimits, Setting
 from waypoint.model.requests import StartRequest
 from waypoint.session.birth.users import change_of, find_user, user_name
 from waypoint.upper import layout
@@ -159,7 +159,7 @@ def check_restored_setting(branch: str, request: StartRequest, setting: Setting,
         said = f"its processes are restored, so {' and '.join(changed)} cannot be changed"
         next_step = "leave out these options, or start from a capture without processes (checkpoint --tier files)"
         raise UsageProblem("start", f"branch {branch}", said, next_step)
-    processes, most = origin.layers.processes, setting.limits.memory
+    processes, most = origin.layer(ProcessesLayer), setting.limits.memory
     if processes is not None and most is not None and processes.size_bytes > most:
         said = f"its processes need {processes.size_bytes >> 20} MiB of memory, but the limit is {most >> 20} MiB"
         raise UsageProblem(

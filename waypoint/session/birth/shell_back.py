@@ -5,8 +5,9 @@ import functools
 
 from waypoint.capture.layers.shell import BEFORE_FILE, MAX_BYTES, STATE_FILE, KeptShell, history_in
 from waypoint.launch.ground import start_plan
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import WaypointError
-from waypoint.model.records import Capture, Setting
+from waypoint.model.records import Capture, Setting, ShellLayer
 from waypoint.session.birth.users import change_of
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
@@ -17,12 +18,11 @@ from waypoint.terminal.shell.dump import ShellDump, ShellKind, parse
 from waypoint.terminal.shell.putting_back import parse_state, put_back
 
 _TRIES = 3  # on a busy machine a new shell starts more slowly than one question waits
-_NOT_BACK = "the shell's state was not restored"
 _HAS_NONE = "the capture has no state of a shell"
 
 
-async def restore_shell(resources: Resources, live: LiveSession, origin: Capture, *, stay: bool) -> list[str]:
-    """Give the new shell of `live` its state in `origin`. Returns descriptions of what was not restored: variables that
+async def restore_shell(resources: Resources, live: LiveSession, origin: Capture, *, stay: bool) -> list[Degradation]:
+    """Give the new shell of `live` its state in `origin`. Returns what was not restored: variables that
     come from the session's setting and differ in that of `origin`; all of another user's state, as it is text that the
     shell executes. `stay`: the shell stays in its folder.
     """
@@ -31,8 +31,8 @@ async def restore_shell(resources: Resources, live: LiveSession, origin: Capture
         return _of_another(setting, origin.setting, changed)
     if not start_plan.has_hooks(start_plan.shell_of(setting)):
         return []
-    if origin.layers.shell is None:
-        return [f"{_NOT_BACK}: {_HAS_NONE}"] if start_plan.has_hooks(start_plan.shell_of(origin.setting)) else []
+    if origin.layer(ShellLayer) is None:
+        return [_new_shell(_HAS_NONE)] if start_plan.has_hooks(start_plan.shell_of(origin.setting)) else []
     try:
         kept = await asyncio.to_thread(_read, resources, origin)
         then = await asyncio.to_thread(parse_state, origin, kept)
@@ -41,20 +41,25 @@ async def restore_shell(resources: Resources, live: LiveSession, origin: Capture
             await apart(live.shell.desk.folder, functools.partial(_leave, kept=kept))
         if isinstance(now, str) or now.kind != then.kind:
             why = now if isinstance(now, str) else f"the shell is {now.kind}, but the state is of {then.kind}"
-            return [f"{_NOT_BACK}: {why}"]
+            return [_new_shell(why)]
         _adapt(now, then, _given_anew(setting, origin.setting), stay=stay)
         stays = await put_back(
             live.shell, live.branch, now, then, f"variables and functions restored from {origin.id[:12]}"
         )
     except (WaypointError, OSError, ValueError) as error:
-        return [f"{_NOT_BACK}: {error.said if isinstance(error, WaypointError) else error}"]
-    return [f"its shell: {said}" for said in stays]
+        return [_new_shell(error.said if isinstance(error, WaypointError) else str(error))]
+    return [degradation("shell-value-not-restored", detail=said) for said in stays]
 
 
-def _of_another(setting: Setting, before: Setting, changed: str) -> list[str]:
+def _new_shell(why: str) -> Degradation:
+    return degradation("shell-not-restored", detail=why)
+
+
+def _of_another(setting: Setting, before: Setting, changed: str) -> list[Degradation]:
     kept = {(bind.source, bind.target) for bind in setting.binds}
     gone = [bind for bind in before.binds if (bind.source, bind.target) not in kept]
-    return [f"{_NOT_BACK}: {changed}", *(f"{bind.source} is not bound at {bind.target}: {changed}" for bind in gone)]
+    binds = (degradation("bind-missing", f"{bind.source} is not bound at {bind.target}", changed) for bind in gone)
+    return [_new_shell(changed), *binds]
 
 
 def _read(resources: Resources, origin: Capture) -> KeptShell:

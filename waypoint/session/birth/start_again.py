@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from waypoint.linux.net import sockets
 from waypoint.linux.tasks import procfs
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import WaypointError
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, ProgramsLayer
 from waypoint.model.requests import ExecRequest
 from waypoint.processes.respawn.manifest import Manifest, Program
 from waypoint.session.birth.users import change_of
@@ -30,22 +31,25 @@ async def start_again(resources: Resources, live: LiveSession, origin: Capture) 
     most PORTS_S, all together ALL_PORTS_S. The foreground program is typed on the shell's line, or run if it only shows
     something. Returns None if the capture is not of the tier `respawn`.
     """
-    if origin.layers.programs is None:
+    if origin.layer(ProgramsLayer) is None:
         return None
     done = RestartedPrograms([], [], [])
     try:
         manifest = await asyncio.to_thread(_read, resources, origin)
         if said := change_of(origin.setting.user, live.record.row.setting.user):
-            done.lost.extend(f"{program.shown}: {said}" for program in manifest.programs)
+            done.lost.extend(_not_started(program.shown, said) for program in manifest.programs)
         elif live.shell.watch.shell is None or live.shell.watch.shell.kind == "none":
-            done.lost.extend(
-                f"{program.shown}: the session has no shell that could start it" for program in manifest.programs
-            )
+            said = "the session has no shell that could start it"
+            done.lost.extend(_not_started(program.shown, said) for program in manifest.programs)
         else:
             await _start_all(live, manifest, done)
     except (WaypointError, OSError) as error:
-        done.lost.append(f"all other programs: {error}")
+        done.lost.append(_not_started("all other programs", str(error)))
     return done
+
+
+def _not_started(shown: str, why: str) -> Degradation:
+    return degradation("program-not-started", shown, why)
 
 
 def _read(resources: Resources, origin: Capture) -> Manifest:
@@ -55,21 +59,21 @@ def _read(resources: Resources, origin: Capture) -> Manifest:
 
 async def _start_all(live: LiveSession, manifest: Manifest, done: RestartedPrograms) -> None:
     if manifest.omitted:
-        done.lost.append(f"{manifest.omitted} more: there are too many")
+        done.lost.append(degradation("programs-omitted", str(manifest.omitted)))
     last: Sequence[Program] = ()
     status, left_s = await last_status(live.shell), ALL_PORTS_S
     for line in _lines(manifest.programs):
         why = next((program.lost for program in line if program.lost), "")
         if why:
-            done.lost.append(f"{_shown(line)}: {why}")
+            done.lost.append(_not_started(_shown(line), why))
         elif line[0].role == "foreground":
             last = line
         elif said := await _start(live, line, status):
-            done.lost.append(f"{_shown(line)}: {said}")
+            done.lost.append(_not_started(_shown(line), said))
         else:
             begin = time.monotonic()
             if said := await _wait_listening(live, line, left_s):
-                done.lost.append(f"{_shown(line)}: {said}")
+                done.lost.append(_not_started(_shown(line), said))
             else:
                 done.respawned.append(_shown(line))
             left_s = max(0.0, left_s - (time.monotonic() - begin))
@@ -141,7 +145,7 @@ def _ports(live: LiveSession) -> set[str]:
 async def _offer(live: LiveSession, line: Sequence[Program], done: RestartedPrograms) -> None:
     text, shown = again.offered(line), _shown(line)
     if text is None or any(program.folder != line[0].folder for program in line):
-        done.lost.append(f"{shown}: it was in the foreground, and cannot be typed again")
+        done.lost.append(_not_started(shown, "it was in the foreground, and cannot be typed again"))
         return
     unasked = again.may_run_unasked(line)
     live.terminal.append(

@@ -83,7 +83,7 @@ def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bo
         else f"it belongs to {owner.name}, and you are {who}"
     )
     next_step = f"to continue as {owner.name}: waypoint {command} --user {owner.name}"
-    raise StateConflict("continue", on, said, next_step)
+    raise StateConflict("continue", on, said, next_step, code="other-user")
 
 
 def _number(who: str) -> int | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import procfs
+from waypoint.model.conditions import Degradation
 from waypoint.model.records import Fixed, LiveRow, SessionLimits
 
 RECORD = "record.json"
@@ -31,13 +32,13 @@ class RuntimeRecord(Fixed, frozen=True, kw_only=True):
     init_pid: int
     init_start: int
     cgroup: str
-    left_out: list[str]
+    left_out: list[Degradation]
     why_host_ids: str = _EARLIER
     why_no_seccomp: str = _EARLIER
     limits: SessionLimits = SessionLimits()
-    unlimited: list[str] = msgspec.field(default_factory=list)
+    unlimited: list[Degradation] = msgspec.field(default_factory=list)
     origin: str = ""
-    lowered: list[str] = msgspec.field(default_factory=list)
+    lowered: list[Degradation] = msgspec.field(default_factory=list)
 
     def is_alive(self) -> bool:
         """Whether the session's pid 1 still runs (a zombie does not)."""
@@ -52,7 +53,12 @@ def save(folder: Path, record: RuntimeRecord) -> None:
 def load(folder: Path) -> RuntimeRecord | None:
     """Return the record in the runtime folder `folder`; None if there is none, or if it is damaged."""
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.json.decode((folder / RECORD).read_bytes(), type=RuntimeRecord)
+        found = msgspec.json.decode((folder / RECORD).read_bytes(), type=dict[str, object])
+        for name in ("left_out", "unlimited", "lowered"):  # earlier versions recorded sentences
+            items = found.get(name)
+            if isinstance(items, list):
+                found[name] = [{"code": "earlier", "detail": one} if isinstance(one, str) else one for one in items]
+        return msgspec.convert(found, RuntimeRecord)
     return None
 
 

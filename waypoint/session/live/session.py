@@ -16,6 +16,7 @@ from waypoint.launch.program import MASTER_FD
 from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import cgroups, pidfd, procfs
 from waypoint.linux.tty import ptys
+from waypoint.model.conditions import Degradation
 from waypoint.model.facts import SessionFacts
 from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER, TYPED_AHEAD_FILE
 from waypoint.model.records import Capture
@@ -59,7 +60,7 @@ class RestartedPrograms(NamedTuple):
 
     respawned: list[str]
     offered: list[str]
-    lost: list[str]
+    lost: list[Degradation]
 
 
 class LiveSession:
@@ -69,7 +70,7 @@ class LiveSession:
     `network_setup`: sets up its private network; None if it needs none.
     """
 
-    not_back: Sequence[str] = ()
+    not_back: Sequence[Degradation] = ()
     hooks_running: int = 0
     no_way_out: Callable[[], str] = str
     network_setup: asyncio.Task[None] | None = None

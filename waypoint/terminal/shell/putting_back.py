@@ -46,7 +46,7 @@ async def check_shell(line: CommandLine, branch: str, then: ShellDump) -> None:
 def refuse(branch: str, said: str) -> NoReturn:
     """Raise StateConflict for a shell that is not at its prompt. `said`: the reason, in words."""
     next_step = f"wait until the shell is at its prompt: waypoint attach {branch}"
-    raise StateConflict("restore the shell on", f"branch {branch}", said, next_step)
+    raise StateConflict("restore the shell on", f"branch {branch}", said, next_step, code="shell-busy")
 
 
 async def put_back(

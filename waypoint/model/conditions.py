@@ -1,0 +1,290 @@
+"""Degradations: what a capture or a restored session keeps less faithfully than possible, as data with stable codes.
+
+The daemon makes the sentences (`text_of`) when it answers; no code reads them. `docs/conditions.py` prints
+docs/conditions.md from the tables.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from waypoint.model.errors import as_text, cleaned
+from waypoint.model.facts import ConditionFacts
+
+
+class Condition(NamedTuple):
+    """One row of the table. `text`: the sentence for people, with `{subject}` and `{detail}`. `meaning`, `remedy`: for
+    docs/conditions.md.
+    """
+
+    text: str
+    meaning: str
+    remedy: str
+
+
+CONDITIONS: dict[str, Condition] = {
+    # The capture lacks something.
+    "no-processes": Condition(
+        "without its processes: {detail}",
+        "The capture has no processes. `subject`: the code of the error that prevented it, empty if the tier was "
+        "requested.",
+        "Remove the cause that `detail` names, and make a checkpoint again.",
+    ),
+    "program-not-restartable": Condition(
+        "cannot be started again: {subject}: {detail}",
+        "A program that ran will not be started again from this capture, which has no processes.",
+        "Start it by hand after the restore.",
+    ),
+    "programs-omitted": Condition(
+        "cannot be started again: {subject} more: there are too many",
+        "The capture keeps the command lines of 256 programs only. `subject`: the number of the others.",
+        "Start them by hand after the restore.",
+    ),
+    "no-shared-memory": Condition(
+        "{subject}: its files are not in the capture: {detail}",
+        "The files in the session's /dev/shm could not be copied.",
+        "Remove the cause that `detail` names, and make a checkpoint again.",
+    ),
+    "shell-not-written": Condition(
+        "the shell's variables, functions and folder: the shell could not write them (a full disk, or ulimit -f)",
+        "The state of the shell is not in the capture.",
+        "Free disk space or raise `ulimit -f` in the shell, and make a checkpoint again.",
+    ),
+    "lock-not-copied": Condition(
+        "the lock on {subject} is not in copies, because the file is also mapped; copies may lose what they write "
+        "under this lock: end the transaction first",
+        "A copy of the process does not hold the file lock.",
+        "End the program's transaction before the checkpoint.",
+    ),
+    "nested-shell": Condition(
+        "{subject}: a shell within the shell: after a restore it has no ^C and no jobs; leave it and start it again",
+        "An interactive shell inside the session's shell loses its controlling terminal in a restore.",
+        "Leave the inner shell before the checkpoint, or after the restore, and start it again.",
+    ),
+    "host-ports": Condition(
+        "{subject} of the host's network: copies cannot have these ports, and a restore fails while another program "
+        "has them",
+        "The session shares the host's network and has ports there.",
+        "Use a session with a network of its own (`--net private`).",
+    ),
+    "host-connections": Condition(
+        "{subject} of the host's network: these connections are closed in copies, whose programs must connect again",
+        "The session shares the host's network and has connections there.",
+        "Use a session with a network of its own (`--net private`).",
+    ),
+    "outside-connection": Condition(
+        "{subject}: the connection to another machine is reset in copies; this session keeps it",
+        "A TCP connection to another machine cannot exist twice.",
+        "Let the program connect again in the copy.",
+    ),
+    "unaccepted-connections": Condition(
+        "{subject}: {detail} connections that no program has accepted yet are not in copies: their clients get no "
+        "answer there",
+        "The server had not accepted these connections when it was captured. `detail`: their number.",
+        "Let the clients connect again in the copy.",
+    ),
+    "unread-datagrams": Condition(
+        "{subject}: datagrams that no program has read yet are not in copies",
+        "UDP data that had arrived at the port was not yet read.",
+        "Let the sender repeat them.",
+    ),
+    "unread-notices": Condition(
+        "{subject}: notices about watched files (inotify) that the process has not read yet are not in copies",
+        "A program watches files (inotify, fanotify) and had not read all notices.",
+        "Let the program scan its files again.",
+    ),
+    "hook-failed": Condition(
+        "the hook {subject} {detail}",
+        "A hook of the session failed; the operation continued.",
+        "Repair the hook in the session's folder /etc/waypoint/hooks.",
+    ),
+    "hooks-not-run": Condition(
+        "the hooks of {subject} were not run: {detail}",
+        "Hooks of the session were not run; the operation continued. `subject`: the moment, such as pre-checkpoint.",
+        "Remove the cause that `detail` names.",
+    ),
+    "programs-ended": Condition(
+        "CRIU was killed while it captured the session, and these programs have ended since: {subject}",
+        "Something killed CRIU (for example the kernel, for lack of memory), which may end the program it works on.",
+        "Start the programs again, or restore an earlier checkpoint.",
+    ),
+    # The restored session lacks something that the capture has.
+    "lock-lost": Condition(
+        "the lock on {subject} was lost",
+        "A restored process does not hold the file lock that it held when it was captured.",
+        "Let the program take the lock again.",
+    ),
+    "limit-lowered": Condition(
+        "{subject}: the hard limit is {detail}: the daemon may not raise it",
+        "A hard limit (setrlimit) of the restored processes is lower than before. `detail`: both values.",
+        "Start the daemon with a higher limit.",
+    ),
+    "shell-not-restored": Condition(
+        "the shell's state was not restored: {detail}",
+        "The shell's variables, functions and history were not restored.",
+        "Remove the cause that `detail` names, and restore again.",
+    ),
+    "shell-value-not-restored": Condition(
+        "the shell: {detail}",
+        "A part of the shell's state could not be restored.",
+        "Set it by hand.",
+    ),
+    "bind-missing": Condition(
+        "{subject}: {detail}",
+        "A folder of the host that was shared with the captured session is not shared with this one.",
+        "Start the session with `--bind`.",
+    ),
+    "program-not-started": Condition(
+        "{subject}: {detail}",
+        "A program of a capture without processes was not started again.",
+        "Start it by hand.",
+    ),
+    "processes-not-kept": Condition(
+        "its processes ({detail})",
+        "Undo restores the session from a capture without processes.",
+        "Start the programs by hand.",
+    ),
+    # The session lacks something that the host has.
+    "mount-left-out": Condition(
+        "{subject} ({detail})",
+        "The session does not see this mount of the host.",
+        "Share a folder of it: `waypoint shell --bind HOST:PATH`.",
+    ),
+    "mount-gone": Condition(
+        "{subject} (no longer mounted here: only the files that the session has changed exist)",
+        "The captured session had an overlay over this mount, and the host no longer has the mount.",
+        "Mount it again, and restore again.",
+    ),
+    "changes-hidden": Condition(
+        "{subject} ({detail}: its changes wait)",
+        "The session has changed files at this path that it does not see now; they are kept.",
+        "See `detail`: usually mount or umount the file system, and start the branch again.",
+    ),
+    "folder-not-entered": Condition(
+        "{subject} (cannot be entered: the shell started in {detail})",
+        "The shell did not start in the requested folder.",
+        "Name a folder that the session's user can enter.",
+    ),
+    "limit-not-enforced": Condition(
+        "{subject}: not enforced, {detail}",
+        "The host cannot enforce this limit of the session.",
+        "Run on a host with the cgroup2 controllers memory, pids and cpu; for `disk` use a btrfs pool.",
+    ),
+    "limit-for-each-user": Condition(
+        "{subject}: enforced for {detail}",
+        "The host enforces the limit for each user of the session separately, not for all together.",
+        "Run on a host with the cgroup2 controller pids.",
+    ),
+    # Records of earlier versions, which had sentences only.
+    "earlier": Condition(
+        "{detail}", "A sentence that an earlier version of Waypoint recorded.", "Make a new checkpoint."
+    ),
+}
+"""By code. A code never changes its meaning; new codes may be added."""
+
+
+class ErrorCode(NamedTuple):
+    """One row about errors. `exit`: the exit status. `meaning`, `remedy`: for docs/conditions.md."""
+
+    exit: int
+    meaning: str
+    remedy: str
+
+
+ERROR_CODES: dict[str, ErrorCode] = {
+    "usage": ErrorCode(
+        2, "The request itself is wrong: bad name, unknown option, options that exclude each other.", ""
+    ),
+    "unknown-name": ErrorCode(2, "No branch, checkpoint, capture or operation has this name.", "`waypoint log --all`"),
+    "ambiguous": ErrorCode(2, "More than one capture id begins with these digits.", "Give more digits."),
+    "no-capture": ErrorCode(2, "The branch has no capture yet.", "Make a checkpoint first."),
+    "capture-removed": ErrorCode(
+        2, "`waypoint gc` has removed the content of this capture.", "Choose another capture."
+    ),
+    "host-lacks": ErrorCode(3, "A kernel feature, a program or a permission is missing.", "`waypoint doctor`"),
+    "not-allowed": ErrorCode(3, "The caller may not do this; root may, or a user whom root trusts fully.", ""),
+    "criu-unusable": ErrorCode(3, "The CRIU at this path does not start or does not answer.", "`waypoint doctor`"),
+    "conflict": ErrorCode(4, "The request is valid, but the present state forbids it.", ""),
+    "name-taken": ErrorCode(4, "A branch or checkpoint of this name exists.", "Choose another name."),
+    "not-live": ErrorCode(4, "The branch has no running session.", "`waypoint shell BRANCH` starts one."),
+    "live": ErrorCode(4, "The branch has a running session.", "Stop it, or use another branch."),
+    "unreachable": ErrorCode(4, "The session runs, but the daemon cannot reach it.", "`waypoint stop BRANCH` ends it."),
+    "other-user": ErrorCode(4, "The session belongs to another user.", "Name the user: `--user NAME`."),
+    "shell-busy": ErrorCode(4, "The shell is not at its prompt.", "Wait, or interrupt the command."),
+    "hooks-running": ErrorCode(4, "The session's hooks are running; they may not change the session.", "Wait."),
+    "too-many-sessions": ErrorCode(4, "The home has as many sessions as it may have.", "Stop some."),
+    "too-many-clients": ErrorCode(4, "The daemon serves as many clients as it can.", "End some, and try again."),
+    "daemon-not-running": ErrorCode(4, "The daemon is not running.", "Any command that needs it starts it."),
+    "daemon-stopped": ErrorCode(4, "The daemon was stopped while it served the request.", "Try again."),
+    "nothing-to-undo": ErrorCode(4, "No operation is left to be undone.", "`waypoint op log`"),
+    "not-undoable": ErrorCode(4, "This operation cannot be undone, for the given reason.", "`waypoint op log`"),
+    "processes-would-be-lost": ErrorCode(4, "Processes would be lost.", "Agree to that: `--lose-processes`."),
+    "cannot-capture": ErrorCode(5, "A part of the session cannot be captured or restored.", ""),
+    "no-criu": ErrorCode(5, "No CRIU works on this machine, so processes cannot be captured.", "`waypoint doctor`"),
+    "too-many-files": ErrorCode(5, "The processes have more open files than a capture can keep.", "End some of them."),
+    "removed-folder": ErrorCode(5, "A process uses a removed folder that cannot be restored.", "Leave or close it."),
+    "no-foreground": ErrorCode(5, "The foreground group of a terminal has no process.", "Press Enter in it."),
+    "ports-taken": ErrorCode(5, "Another program has ports of the host's network that the processes need.", "End it."),
+    "store-damaged": ErrorCode(10, "Stored data differs from what Waypoint wrote.", ""),
+    "bug": ErrorCode(125, "An unexpected exception in Waypoint; the daemon's log has the traceback.", "Report it."),
+    "failure": ErrorCode(125, "The request was valid, but the machine failed during it.", ""),
+    "busy": ErrorCode(125, "Another program uses the database of the home.", "End that program."),
+    "disk-full": ErrorCode(125, "The disk is full.", "Free space: `waypoint rm`, `waypoint gc`."),
+    "disk-read-only": ErrorCode(125, "The file system is read-only.", "Make it writable; see `dmesg`."),
+    "disk-failed": ErrorCode(125, "The disk has failed.", "Copy the home to another disk; see `dmesg`."),
+    "out-of-memory": ErrorCode(125, "The machine has too little free memory.", "End other sessions or programs."),
+    "connection-lost": ErrorCode(125, "The connection to the daemon was cut.", "See the error's next step."),
+    "daemon-unreachable": ErrorCode(125, "The daemon does not answer.", "`waypoint daemon logs`"),
+    "daemon-not-ready": ErrorCode(125, "The daemon did not start in time.", "Try again; `waypoint daemon logs`."),
+}
+"""The codes of errors. Besides, an error of CRIU has the code `criu-NAME` (processes/criu/cause_table.py), and exit
+status 5, or 125 if another try may succeed.
+"""
+
+About = Literal["", "replaced", "ended"]
+
+
+class Degradation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One degradation. `code`: a key of CONDITIONS. `subject`: the thing concerned (a program, port, mount point).
+    `detail`: the reason, or a number. `about`: the state that it is about: "" the capture or the session itself,
+    `replaced` or `ended` the state before.
+    """
+
+    code: str
+    subject: str = ""
+    detail: str = ""
+    about: About = ""
+
+
+def degradation(code: str, subject: str = "", detail: str = "") -> Degradation:
+    """A Degradation with printable subject and detail, which may come from inside a session."""
+    return Degradation(code=code, subject=as_text(cleaned(subject)), detail=as_text(cleaned(detail)))
+
+
+def text_of(one: Degradation) -> str:
+    """The sentence for people."""
+    row = CONDITIONS.get(one.code)
+    text = row.text.format(subject=one.subject, detail=one.detail) if row else f"{one.code}: {one.subject} {one.detail}"
+    if not one.about:
+        return text
+    return (
+        f"the {one.about} session is kept {text}"
+        if one.code == "no-processes"
+        else f"of the {one.about} session: {text}"
+    )
+
+
+def facts_of(found: Iterable[Degradation], branch: str = "") -> list[ConditionFacts]:
+    """The degradations for an answer. `branch`: the branch that they concern, if the answer is about several."""
+    return [_facts(one, branch) for one in found]
+
+
+def _facts(one: Degradation, branch: str) -> ConditionFacts:
+    text = text_of(one)
+    facts: ConditionFacts = {"code": one.code, "subject": one.subject, "detail": one.detail, "text": text}
+    if one.about:
+        facts["about"] = one.about
+    if branch:
+        facts |= {"branch": branch, "text": f"{branch}: {text}"}
+    return facts
