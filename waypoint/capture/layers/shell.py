@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from waypoint.capture.layers.layer import Area, Layer, Part, Taking
 from waypoint.capture.layers.subject import Subject
@@ -90,6 +90,9 @@ class ShellState(Layer):
 
     def part(self, taking: Taking) -> ShellPart:
         return ShellPart(taking)
+
+    def facts(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {"size_bytes": record["size_bytes"], "moment": record.get("moment", "now")}
 
     def read(self, area: Area, origin: Capture) -> KeptShell:
         """The state in the capture, truncated at MAX_BYTES."""
