@@ -75,7 +75,7 @@ def test_a_process_named_by_a_forged_signature_is_not_signalled(tmp_path: Path) 
         stranger = subprocess.Popen(["sleep", "60"], stdin=opened)
         path.write_text(f"{stranger.pid} {procfs.start_ticks(stranger.pid)}\n")
         try:
-            with pytest.raises(TimeoutError, match="a process that is not known still holds the lock"):
+            with pytest.raises(TimeoutError, match="an unknown process still holds the lock"):
                 lock_holder.take_over(str(path), patience_s=0.1, kill_s=0.1)
             assert stranger.poll() is None
             assert process.poll() is None
@@ -102,9 +102,7 @@ def test_a_holder_that_signs_late_gets_sigterm_then(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path, signs="signs-late") as process:
         assert process.stdin is not None
-        with pytest.raises(
-            TimeoutError, match=r"a process that is not known still holds the lock, 0\.1 s after SIGTERM"
-        ):
+        with pytest.raises(TimeoutError, match=r"an unknown process still holds the lock, 0\.1 s after SIGTERM"):
             lock_holder.take_over(str(path), patience_s=0.1)
         process.stdin.write(b"!")
         os.close(lock_holder.take_over(str(path), patience_s=10))
@@ -127,6 +125,6 @@ def test_an_ended_signer_is_not_taken_for_the_present_holder(tmp_path: Path) -> 
         first.kill()
         first.wait(PATIENCE_S)
         lock = files.lock(str(path), wait=False)
-        with pytest.raises(TimeoutError, match="not known"):
+        with pytest.raises(TimeoutError, match="an unknown process"):
             lock_holder.take_over(str(path), patience_s=0.1)
         os.close(lock)

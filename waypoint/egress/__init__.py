@@ -1,1 +1,1 @@
-"""Outbound network of sessions on a private network: one router for each home."""
+"""Connects sessions with a private network to the outside, by one router for each home (Waypoint's data folder)."""

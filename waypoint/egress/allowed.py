@@ -1,4 +1,4 @@
-"""The names and networks that a session may reach (`--allow-net`), and their present addresses."""
+"""The names and networks that a session may reach (`--allow-net`), and their current addresses."""
 
 import ipaddress
 import socket
@@ -18,9 +18,10 @@ def check(entries: Iterable[str]) -> None:
 
 
 def resolve(entries: Iterable[str], closed: Iterable[str]) -> list[str]:
-    """Look up the networks of `entries`; an unknown name has none. Blocks.
+    """Return the networks of `entries`, with the addresses to which names resolve. Unknown names are skipped. Blocks.
 
-    `closed`: networks that only a network entry opens, never a name: the owner of a name chooses its addresses.
+    `closed`: networks that a session may reach only if an entry lists them as a network. A name that resolves to an
+    address in them is ignored, since the owner of a name chooses its addresses.
     """
     found = list(_resolved(entries, [ipaddress.ip_network(one) for one in closed]))
     four = ipaddress.collapse_addresses(one for one in found if isinstance(one, ipaddress.IPv4Network))
@@ -36,7 +37,7 @@ def _resolved(entries: Iterable[str], closed: Collection[_Network]) -> Iterator[
             continue
         try:
             answers = socket.getaddrinfo(entry, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):  # unknown name; a label is too long
+        except (OSError, UnicodeError):  # the name is unknown, or a label in it is too long
             continue
         for *_, address in answers:
             one = ipaddress.ip_address(str(address[0]).partition("%")[0])

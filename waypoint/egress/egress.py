@@ -1,7 +1,7 @@
-"""The daemon's part: connects the sessions on private networks to the home's router.
+"""The daemon's part of the outbound network: connects the sessions with private networks to the home's router.
 
-No session waits for this: a session starts or is restored without outbound network, and is connected some
-milliseconds later.
+No session waits for this: a session starts or is restored without outbound network, and is connected some milliseconds
+later.
 """
 
 import asyncio
@@ -19,15 +19,17 @@ from waypoint.linux.net import netns, rtnetlink, sockets
 from waypoint.linux.net.rtnetlink import RouteSocket
 from waypoint.linux.tasks import procfs
 
-RESOLVE_S = 60.0  # seconds between two look-ups of the names in --allow-net
-RESTART_S = 1.0  # least seconds between two starts of pasta, in case it dies each time
+RESOLVE_S = 60.0  # the interval at which the names in --allow-net are resolved again
+RESTART_S = 1.0  # the minimum interval between two starts of pasta, for a pasta that always dies soon
 
 log = logging.getLogger(__name__)
 
 
 class Egress:
-    """Call the methods in the event loop. `why_not`: the reason, in words, why sessions have no outbound network; "" if
-    none is known. `outcomes`: by session, the reason why it could not be connected.
+    """Connects sessions to the router. Call the methods in the event loop.
+
+    `why_not`: the reason, in words, why sessions have no outbound network, or "". `outcomes`: for each session that
+    could not be connected, the reason.
     """
 
     def __init__(self, place: Place) -> None:
@@ -37,7 +39,7 @@ class Egress:
         self.outcomes: dict[str, str] = {}
         self._router: Router | None = None
         self._watched: Router | None = None
-        # One thread, so that two sessions do not make two routers.
+        # Only one thread, so that two sessions cannot start two routers.
         self._thread = ThreadPoolExecutor(1, "egress")
         self._changes: socket.socket | None = None
         self._resolving: asyncio.TimerHandle | None = None
@@ -46,8 +48,8 @@ class Egress:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connect(self, session: str, guest: Guest) -> asyncio.Task[None]:
-        """Begin to connect a session, unless it is connected. The task raises nothing; if it fails, the session's
-        packets to other machines are refused at once.
+        """Begin to connect a session, unless it is already connected. The task raises nothing. If the session cannot be
+        connected, its connections to other machines fail at once.
         """
         self._guests[session] = guest
         task = asyncio.ensure_future(self._connect(session))
@@ -106,7 +108,7 @@ class Egress:
         self._router = router = router or routers.make(self._place, host)
         # Looking up names and making a router may take seconds; by now the pid may be another process's.
         if not procfs.is_same(guest.pid, guest.start) or sockets.shares_network(guest.pid):
-            raise ProcessLookupError(errno.ESRCH, "it has ended")
+            raise ProcessLookupError(errno.ESRCH, "the session has ended")
         index = netns.work_in(guest.pid, _index)
         if index is None:
             router.attach(guest, host, opened)
@@ -142,14 +144,16 @@ class Egress:
         )
 
     def _drop(self, router: Router | None) -> None:
-        """Close the router. Called in the thread that uses it."""
+        """Close the router. This is called in the thread that uses the router."""
         if router is not None:
             router.close()
         if self._router is router:
             self._router = None
 
     def _reconnect(self, *, names_only: bool) -> None:
-        """Connect all sessions again, or only those with --allow-net, whose names may have other addresses now."""
+        """Connect all sessions again, or with `names_only` the sessions with --allow-net, since the addresses of the
+        names may have changed.
+        """
         if names_only:
             self._resolving = None
         else:
@@ -160,7 +164,7 @@ class Egress:
 
     def _tell_host(self) -> None:
         assert self._changes is not None
-        with contextlib.suppress(OSError):  # no message is left, or some were lost: the addresses are read below anyway
+        with contextlib.suppress(OSError):  # all messages are read, or some were lost; the addresses are read below
             while self._changes.recv(1 << 16):
                 pass
         if self._router is not None:
@@ -175,7 +179,7 @@ def _tell_host(router: Router) -> None:
 
 
 def _addresses() -> list[str]:
-    """The machine's addresses, without loopback and link-local ones, which no session can reach."""
+    """Return the machine's addresses, except loopback and link-local addresses, which no session can reach."""
     with RouteSocket() as route:
         found = route.addresses()
     text = (socket.inet_ntop(socket.AF_INET if len(one) == 4 else socket.AF_INET6, one) for one in found)
@@ -183,7 +187,9 @@ def _addresses() -> list[str]:
 
 
 def _index() -> int | None:
-    """The router index of the session whose network namespace the thread is in; None if it is not connected."""
+    """Return the router index of the session in whose network namespace the thread is, or None if the session is not
+    connected.
+    """
     with RouteSocket() as route:
         other = route.other_end(plan.SESSION_END.number)
     return None if other is None else other - plan.router_end(0).number

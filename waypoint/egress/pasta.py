@@ -1,10 +1,11 @@
 """A program that starts a router's pasta(1) and its keeper (keeper.py), and ends. It prints the pid of pasta; an error
 goes to stderr.
 
-It is a separate program because only a process with a single thread can make a user namespace. Its child makes the
-router's network namespace and holds it until pasta does. Namespace and pasta belong to a user who owns nothing else, so
-a subverted pasta has no rights of root. The program has its own mounts: a /dev in which every user may open the tun
-device, as on most machines, and a /tmp for pasta's pid file (AppArmor lets pasta write nowhere else).
+It is a separate program because only a process with a single thread can create a user namespace. A child process
+creates the router's network namespace and keeps it until pasta has entered it. The namespace and pasta belong to a user
+that owns nothing else, so an attacker who takes over pasta does not get root's rights. The program has its own mounts:
+a /dev in which every user may open the tun device, as on most machines, and a /tmp for pasta's pid file, since AppArmor
+lets pasta write nowhere else.
 """
 
 import os
@@ -54,7 +55,7 @@ def main(argv: list[str]) -> None:
 
 
 def _hold_namespace(owner: int) -> int:
-    """Fork a process in new user and network namespaces that `owner` owns; return its pid."""
+    """Fork a process in new user and network namespaces that `owner` owns. Return its pid."""
     told, tell = os.pipe()
     holder = os.fork()
     if holder == 0:
@@ -73,7 +74,7 @@ def _hold_namespace(owner: int) -> int:
             os._exit(1)
     os.close(tell)
     if os.read(told, 1) != b".":
-        raise OSError(0, "no network namespace could be made")
+        raise OSError(0, "cannot create a network namespace")
     namespaces.map_ids(holder, f"0 {owner} 1\n")
     return holder
 
@@ -92,7 +93,7 @@ def _start(owner: int, holder: int) -> tuple[int, bool]:
     """Start pasta. Returns its pid, and whether it forwards IPv6."""
     program = programs.find("pasta")
     if program is None:
-        raise FileNotFoundError(2, "no program pasta", "pasta")
+        raise FileNotFoundError(2, "the program pasta is missing", "pasta")
     has_ipv6 = network.leads_out_by_ipv6()
     words = [program, "--config-net", "--no-map-gw", "-I", plan.OUT, "--no-dhcp", "--no-dhcpv6", "--no-ra"]
     for forwarded in ("-t", "-u", "-T", "-U"):

@@ -1,9 +1,8 @@
 """The addresses of sessions and of the router, and the router's rules (nft(8)).
 
-Every session sees itself under the same address, so that addresses which its programs have bound or sent stay valid in
-each fork. In the router each session has a different address, by its index: packets are rewritten as they enter and
-leave. The machine's
-network sees only ordinary sockets of pasta(1).
+Inside, every session has the same address, so that an address which a program has bound or sent stays valid in every
+fork. In the router, each session has a different address, which depends on its index: the router's rules rewrite the
+addresses of packets from and to a session. The machine's network sees only ordinary sockets of pasta(1).
 """
 
 from collections.abc import Iterable
@@ -17,10 +16,10 @@ OUT = "out"  # the router's interface to pasta
 PASTA = ("-a", "10.77.1.2", "-n", "30", "-g", "10.77.1.1", "--dns-forward", RESOLVER)
 PASTA_IPV6 = ("-a", "fd10:77:1::2", "-g", "fd10:77:1::1")
 INDICES = range(1, 2048)  # indices of sessions that may reach all public addresses
-LISTED = range(2048, 4096)  # indices of sessions that may reach only the networks opened for them (--allow-net)
-MOST_CONNECTIONS = 1024  # of one session at a time
-# Seconds without traffic until conntrack forgets a connection: in every TCP state as long as pasta may keep it, so that
-# the limit above counts all of pasta's connections.
+LISTED = range(2048, 4096)  # indices of sessions that may reach only the networks in their --allow-net
+MOST_CONNECTIONS = 1024  # the limit for one session at a time
+# After so many seconds without traffic, conntrack forgets a connection. In every TCP state this is as long as pasta may
+# keep a connection, so that MOST_CONNECTIONS counts all of pasta's connections.
 CONNTRACK = {f"tcp_timeout_{state}": 7_500 for state in ("fin_wait", "close_wait", "max_retrans", "unacknowledged")}
 HARDWARE = b"\x02\x00\x0a\x4d\x00\x01"  # MAC address of both ends of each veth pair; second bit: locally administered
 MTU = 65_520  # pasta's
@@ -46,14 +45,15 @@ def is_ipv6(network: str) -> bool:
     return ":" in network
 
 
-# `masquerade fully-random`: forks choose the same ports, and pasta may still use a port that is free again here.
+# `masquerade fully-random`: forks of a session choose the same ports, and pasta may still use a port that conntrack
+# already considers free.
 # `enter`, ACK: pasta before November 2023 refuses a connection by a reset without ACK, and sends its window in a packet
-# without flags; clients ignore both without an ACK.
-# `enter`, priority -450: before fragments are put together (-400). All sessions have the same address until then, so
-# fragments of two sessions could become one packet.
-# `enter`, ttl and header length: a packet that ends a connection may never reach pasta, because its ttl is over or it
-# has options. conntrack would count the connection as ended, although pasta keeps it.
-# `invalid drop`: a reset for a packet without a connection would end the connection that pasta has.
+# without flags. Clients ignore both packets without an ACK, so it is added.
+# `enter`, priority -450: the addresses must be rewritten before fragments are reassembled (-400). All sessions have the
+# same address before, so fragments of two sessions could become one packet.
+# `enter`, ttl and header length: a packet that ends a connection may not reach pasta because its ttl is used up or it
+# has options. conntrack would then count the connection as ended, although pasta keeps it. `invalid drop`: the answer
+# to a packet without a connection would be a reset, which would end pasta's connection.
 _CHAINS = f"""
 chain enter {{
   type filter hook prerouting priority -450;
@@ -109,7 +109,7 @@ chain refuse {{
 
 
 def rules(host: Iterable[str]) -> str:
-    """The rules of a new router. `host`: the machine's addresses, which are refused."""
+    """Return the nft commands with the rules of a new router. `host`: the machine's addresses, which are refused."""
     return f"table inet waypoint {{\n{''.join(_sets())}{_CHAINS}}}\n{tell_host(host)}\n"
 
 
@@ -125,13 +125,13 @@ def _sets() -> Iterable[str]:
 
 
 def tell_host(host: Iterable[str]) -> str:
-    """The nft commands that replace the machine's addresses by `host`."""
+    """Return the nft commands that replace the set of the machine's addresses by `host`."""
     lines = ["flush set inet waypoint host4", "flush set inet waypoint host6"]
     return "\n".join([*lines, *(f"add element inet waypoint {_set('host', one)} {{ {one} }}" for one in host)])
 
 
 def tell_open(index: int, networks: Iterable[str], verb: str = "add") -> str:
-    """The nft commands that open networks for a session; with the verb `delete`, those that close them."""
+    """Return the nft commands that allow a session to reach `networks` or, with the verb `delete`, that end this."""
     name = router_end(index).name
     return "\n".join(f"{verb} element inet waypoint {_set('open', one)} {{ {name} . {one} }}" for one in networks)
 

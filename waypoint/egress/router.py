@@ -1,4 +1,6 @@
-"""The router of a home: a network namespace with a pasta(1). It outlives the daemon."""
+"""The router of a home (Waypoint's data folder): a network namespace and a pasta(1) process, which continues when the
+daemon ends.
+"""
 
 import contextlib
 import functools
@@ -24,12 +26,13 @@ from waypoint.model.errors import one_line
 
 _PROGRAM_S = 20.0
 _ROOT = Path(__file__).resolve().parents[2]
-_PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # with their Debian packages
+_PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # the needed programs and their Debian packages
 
 
 class Guest(NamedTuple):
-    """A session on a private network. `pid`, `start`: pid and start time (in ticks) of its pid 1 on the host.
-    `allowed`: the only names and networks that it may reach; empty: all public ones.
+    """A session with a private network. `pid`, `start`: the host pid and the start time (in ticks) of the session's pid
+    1. `processes`: returns the host pids of its processes. `allowed`: the only names and networks that the session may
+    reach; if empty, it may reach all public networks.
     """
 
     pid: int
@@ -39,7 +42,7 @@ class Guest(NamedTuple):
 
 
 class Router:
-    """A running router. Its methods block and raise OSError, also if the session has ended."""
+    """A running router. Its methods block, and raise OSError, also if the session has ended."""
 
     def __init__(self, pid: int, *, ipv6: bool) -> None:
         self.pidfd = pidfd.open(pid)
@@ -68,7 +71,7 @@ class Router:
             _nft(["-f", "-"], plan.rules(host))  # this loads conntrack
             for name, seconds in plan.CONNTRACK.items():
                 network.write_setting(f"netfilter/nf_conntrack_{name}", str(seconds))
-            with RouteSocket() as route:  # refuses packets for sessions that have ended
+            with RouteSocket() as route:  # refuse packets to sessions that have ended
                 route.do(rtnetlink.refuse(Prefix.parse(one)) for one in plan.OF_SESSIONS if self._reaches(one))
 
         netns.work_within(self._namespace, work)
@@ -78,8 +81,8 @@ class Router:
             netns.work_within(self._namespace, lambda: _nft(["-f", "-"], commands))
 
     def attach(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
-        """Connect a session to the router, and end its connections to other machines that were captured with it.
-        `host`, `opened`: as for `session_side.route_out`.
+        """Connect a session to the router, and end the connections to other machines that a restored session still has.
+        `host`, `opened`: see `session_side.route_out`.
         """
         namespace = netns.open_of(guest.pid)
         try:
@@ -94,7 +97,8 @@ class Router:
         if opened is not None:
             self._tell_opened(index, opened)
         self._route_out(guest, host, opened)
-        # Last, since a program whose connection was ended connects again at once, and must find the route.
+        # This is the last step, since a program whose connection is ended may connect again at once, and needs the
+        # route.
         netns.work_in(guest.pid, lambda: stale_connections.end(guest.pid, guest.processes()))
 
     def tell_opened(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str]) -> None:
@@ -105,7 +109,9 @@ class Router:
         return self._ipv6 or not plan.is_ipv6(network)
 
     def _tell_opened(self, index: int, opened: Collection[str]) -> bool:
-        """Open these networks only, in the router's rules. Returns whether that changed anything."""
+        """Change the router's rules so that the session can reach `opened` only. Return True if the rules were
+        changed.
+        """
         found = self._opened(index)
         gone, new = found.difference(opened), set(opened).difference(found)
         self.tell("\n".join((plan.tell_open(index, gone, "delete"), plan.tell_open(index, new))).strip())
@@ -119,7 +125,9 @@ class Router:
         netns.work_in(guest.pid, work)
 
     def _opened(self, index: int) -> set[str]:
-        """The networks open for `index`, possibly those of an ended session that had the same index."""
+        """Return the networks that the session with `index` may reach. They may come from an ended session that had the
+        same index.
+        """
         found: set[str] = set()
         for name in ("open4", "open6"):
             words = ["list", "set", "inet", "waypoint", name]
@@ -128,26 +136,25 @@ class Router:
         return found
 
     def _make_pair(self, namespace: int, indices: range) -> int:
-        for index in random.sample(
-            indices, len(indices)
-        ):  # chosen at random, so that old connections of a reused index have mostly expired
+        # The index is chosen at random, so that the connections of its earlier use have probably expired.
+        for index in random.sample(indices, len(indices)):
             pair = rtnetlink.add_veth(plan.router_end(index), plan.SESSION_END, namespace, plan.HARDWARE, plan.MTU)
             try:
                 self._route.do([pair])
             except FileExistsError:
                 continue
             return index
-        raise OSError(0, f"the router has {len(indices)} sessions")
+        raise OSError(0, f"the router already has {len(indices)} sessions, and can connect no more")
 
 
 def why_not() -> str:
-    """In words, which programs are missing for a router; "" if none is."""
+    """Name the programs that a router needs and that are missing, in words. "" if all exist."""
     lacking = [f"{name} (package {package})" for name, package in _PROGRAMS.items() if programs.find(name) is None]
     return f"there is no {' and no '.join(lacking)}" if lacking else ""
 
 
 def find(runtime: Path) -> Router | None:
-    """The running router that an earlier daemon made; None if there is none."""
+    """Return the running router that an earlier daemon has started, or None if there is none."""
     pid = _noted(runtime)
     if pid:
         with contextlib.suppress(OSError):  # it has just ended
@@ -188,7 +195,7 @@ def make(place: Place, host: Iterable[str]) -> Router:
 
 
 def end(runtime: Path) -> None:
-    """End the home's router, if it runs, with its namespace and the veth pairs in it."""
+    """End the home's router, if it runs. Its network namespace and the veth pairs in it disappear, too."""
     pid = _noted(runtime)
     if pid:
         with contextlib.suppress(ProcessLookupError):
@@ -197,7 +204,9 @@ def end(runtime: Path) -> None:
 
 
 def _noted(runtime: Path) -> int:
-    """The pid of the pasta that is noted in `runtime`; 0 if it has ended or there is no note."""
+    """Return the pid of pasta that is recorded in the folder `runtime`, or 0 if pasta has ended or nothing is
+    recorded.
+    """
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
         note = json.loads((runtime / NOTE).read_bytes())
         return note["pid"] if procfs.is_same(note["pid"], note["start"]) else 0
@@ -229,10 +238,10 @@ def _run_pasta(place: Place) -> tuple[int, bool]:
 
 
 def _nft(words: list[str], commands: str = "") -> str:
-    """Run nft in the calling thread's network namespace and return its output. Raises OSError with its message."""
+    """Run nft in the calling thread's network namespace and return its output. Raises OSError with nft's message."""
     program = programs.find("nft")
     if program is None:
-        raise OSError(0, "there is no nft")
+        raise OSError(0, "the program nft is missing")
     try:
         done = subprocess.run(
             [program, *words],

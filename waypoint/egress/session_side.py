@@ -1,4 +1,6 @@
-"""Addresses and routes in the network namespace of a session. All functions act on the calling thread's namespace."""
+"""Sets the addresses and routes in a session's network namespace. All functions act on the calling thread's
+namespace.
+"""
 
 import socket
 from collections.abc import Iterable
@@ -11,10 +13,10 @@ _LO = 1  # the index of `lo` in every network namespace
 
 
 def furnish() -> None:
-    """Set up a new namespace: bring `lo` up with the session's address.
+    """Set up a new namespace: enable the interface `lo`, with the session's address.
 
-    Until the session is connected to the router, packets to other machines end in `lo` without an answer, so programs
-    send them again and restored connections stay open.
+    Until the session is connected to the router, packets to other machines go to `lo` and get no answer. So programs
+    send them again, and restored connections stay open.
     """
     messages = [rtnetlink.bring_up(_LO)]
     for version, (own, everything) in enumerate(zip(plan.INSIDE, plan.EVERYTHING, strict=True)):
@@ -30,10 +32,11 @@ def bring_up() -> None:
 
 
 def route_out(route: RouteSocket, host: Iterable[str], opened: Iterable[str] | None, *, ipv6: bool) -> None:
-    """Route packets for other machines to the router. Others are refused here, with an error that programs see at once.
+    """Route packets to allowed networks to the router. Refuse all other packets here, so that programs get an error at
+    once.
 
-    `host`: the machine's addresses, which are refused. `opened`: the only networks that are allowed; None: all public
-    ones.
+    `host`: the machine's addresses, which are refused. `opened`: the only networks that are allowed, or None for all
+    public networks.
     """
     messages = []
     for version, everything in enumerate(plan.EVERYTHING):

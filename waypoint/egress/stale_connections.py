@@ -1,7 +1,7 @@
-"""Ending the connections to other machines of a session that was just restored or forked.
+"""Ends the connections to other machines that a restored or forked session still has.
 
-The peers still talk to the captured session, or have forgotten the connection. A program would wait for an answer for
-minutes; when its connection is ended, it sees ECONNRESET at once and can connect again.
+The other machine still uses the connection with the captured session, or has ended it. A program would wait minutes for
+an answer. When its connection is ended, the program gets ECONNRESET at once and can connect again.
 """
 
 import contextlib
@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def end(pid: int, processes: Iterable[int]) -> None:
-    """End the connections to other machines of the session with pid 1 `pid`. Call it in its network namespace."""
+    """End all connections to other machines of a session. `pid`: the session's pid 1. `processes`: all its processes.
+    Call this in the session's network namespace.
+    """
     with sockets.open_table(pid) as table:
         found = {one.inode: one for one in tcp_connections.outside(table)}
     if not found:
@@ -30,10 +32,10 @@ def end(pid: int, processes: Iterable[int]) -> None:
 def _end(one: tcp_connections.TcpConnection, process: int, number: int) -> None:
     try:
         taken = sockets.take(process, number)
-    except OSError:  # the descriptor was closed, or is another file's by now
+    except OSError:  # the descriptor was closed, or now belongs to another file
         return
     with taken:
         try:
             tcp_connections.break_off(one, tcp_connections.next_expected(taken))
         except OSError as error:
-            log.warning("the connection to %s of a restored session stays open: %s", one.name, error)
+            log.warning("cannot end the connection of a restored session to %s: %s", one.name, error)

@@ -1,7 +1,7 @@
 """Control groups: membership, freezing, killing, accounting.
 
-Freezing and killing use cgroup2, which every supported host mounts, if only for systemd. The controllers may be in
-cgroup2 too (unified hosts) or in the version 1 hierarchies (hybrid hosts). Sources: cgroups(7), the kernel's
+Freezing and killing use cgroup2, which every supported host mounts (some only for systemd). The controllers are in
+cgroup2, too (unified hosts), or in the version 1 hierarchies (hybrid hosts). Sources: cgroups(7), the kernel's
 admin-guide/cgroup-v2.rst and cgroup-v1/.
 """
 
@@ -18,17 +18,19 @@ from typing import NamedTuple
 from waypoint.linux.storage.mounts import read_mounts
 
 EVENT_TIMEOUT_S = 5.0
-# The kernel delays a notification of cgroup.events that comes less than 10 ms after the previous one
-# (CGROUP_FILE_NOTIFY_MIN_INTV). For that time the file is read every _READ_INTERVAL_S instead.
+# The kernel delays a notification of cgroup.events that follows the previous one within 10 ms
+# (CGROUP_FILE_NOTIFY_MIN_INTV). In that time the file is read every _READ_INTERVAL_S instead.
 _NOTIFY_DELAY_S = 0.012
 _READ_INTERVAL_S = 0.0001
 _CREATE_ATTEMPTS = 10
-_PROCESS_END_S = 0.005  # for a killed process to end, of many on a busy machine
-_LINKS_OF_LEAF = 2  # of the folder of a group that has no groups below it
+_PROCESS_END_S = 0.005  # added to the timeout for each killed process: on a busy machine, many processes end slowly
+_LINKS_OF_LEAF = 2  # the link count of a group's folder without groups below
 
 
 class Hierarchies(NamedTuple):
-    """Where cgroup hierarchies are mounted. `unified`: cgroup2. `legacy`: by controller, its version 1 hierarchy."""
+    """The mount points of the cgroup hierarchies. `unified`: cgroup2. `legacy`: the version 1 hierarchy by
+    controller.
+    """
 
     unified: str
     legacy: dict[str, str]
@@ -36,7 +38,7 @@ class Hierarchies(NamedTuple):
 
 @functools.cache
 def find_hierarchies() -> Hierarchies:
-    """The hierarchies that are mounted in the caller's view, looked for once. Raises FileNotFoundError if cgroup2 is
+    """Return the hierarchies that are mounted in the caller's mount namespace. Raises FileNotFoundError if cgroup2 is
     not mounted.
     """
     unified = ""
@@ -59,17 +61,19 @@ def write(path: str, name: str, text: str) -> None:
 
 
 def read(path: str, name: str) -> str:
-    """The content of the file `name` of the group at `path`. Raises FileNotFoundError, or OSError ENODEV if removed."""
+    """Return the content of the file `name` of the group at `path`. Raises FileNotFoundError if there is no such file,
+    OSError ENODEV if the group was removed after the file was opened.
+    """
     with open(f"{path}/{name}") as file:
         return file.read()
 
 
 def create(path: str) -> None:
-    """Make the group at `path` and the missing groups above it. No error if it exists."""
+    """Create the group at `path` and the missing groups above. Raises no error if the group exists."""
     for left in reversed(range(_CREATE_ATTEMPTS)):
         try:
             os.makedirs(path, exist_ok=True)
-        except FileNotFoundError:  # a group above was empty, and its last user has removed it in between
+        except FileNotFoundError:  # a group above was empty, and another process has removed it
             if not left:
                 raise
         else:
@@ -77,9 +81,10 @@ def create(path: str) -> None:
 
 
 def delegate(parent: str, controllers: tuple[str, ...]) -> list[str]:
-    """Enable the available ones of `controllers` for the children of cgroup2 group `parent`; return the enabled ones.
+    """Enable those of `controllers` that are available for the children of the cgroup2 group `parent`. Return the names
+    of those that are enabled afterwards.
 
-    A controller stays off if the kernel refuses to enable it, for example because another manager owns the group.
+    A controller stays disabled if the kernel refuses to enable it, for example because another manager owns the group.
     """
     available = read(parent, "cgroup.controllers").split()
     for controller in controllers:
@@ -95,8 +100,8 @@ def enter(path: str) -> None:
 
 
 def own_group(root: str, controller: str = "") -> str:
-    """The path of this process's group in cgroup2, or in the version 1 hierarchy of `controller`. `root`: where that is
-    mounted.
+    """Return the path of this process's group in cgroup2, or in the version 1 hierarchy of `controller`. `root`: the
+    mount point of that hierarchy.
     """
     with open("/proc/self/cgroup") as file:
         for line in file:
@@ -107,14 +112,14 @@ def own_group(root: str, controller: str = "") -> str:
 
 
 def children(group: str | int) -> list[str]:
-    """The names of the groups right below `group`, a path or a descriptor."""
+    """Return the names of the groups directly below `group`, a path or a descriptor."""
     with os.scandir(group) as entries:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def members(path: str) -> list[int]:
-    """The pids of the processes of the group and of those below it, as seen from the caller's pid namespace. Empty if
-    the group is gone.
+    """Return the pids, in the caller's pid namespace, of the processes in the group and in the groups below. Empty if
+    the group does not exist.
     """
     found: list[int] = []
     with _unless_gone(), _opened(path) as group:
@@ -125,7 +130,7 @@ def members(path: str) -> list[int]:
 def _collect_members(group: int, found: list[int]) -> None:
     with _unless_gone(), open(os.open("cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=group)) as file:
         found += map(int, file.read().split())
-    if os.fstat(group).st_nlink > _LINKS_OF_LEAF:  # a session may have made groups in its own
+    if os.fstat(group).st_nlink > _LINKS_OF_LEAF:  # a session may have created groups below its own
         for name in children(group):
             with _unless_gone(), _opened(name, group) as below:
                 _collect_members(below, found)
@@ -133,7 +138,9 @@ def _collect_members(group: int, found: list[int]) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str, above: int | None = None) -> Iterator[int]:
-    """A descriptor of the group at `path`, relative to the group of which `above` is one, during the `with` block."""
+    """Open a descriptor of the group at `path` for the `with` block. `path` is relative to the descriptor `above`, if
+    given.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
         yield fd
@@ -143,7 +150,7 @@ def _opened(path: str, above: int | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _unless_gone() -> Iterator[None]:
-    """Ignore the errors by which the kernel says that a group is gone, or was removed after its file was opened."""
+    """Ignore the errors of the kernel for a group that does not exist, or was removed after its file was opened."""
     try:
         yield
     except OSError as error:
@@ -152,30 +159,30 @@ def _unless_gone() -> Iterator[None]:
 
 
 def freeze(path: str) -> None:
-    """Freeze every process of the cgroup2 group; return when the kernel reports all of them frozen (about 0.5 ms).
+    """Freeze every process of the cgroup2 group. Return when the kernel reports all of them as frozen (about 0.5 ms).
 
-    Raises TimeoutError after EVENT_TIMEOUT_S seconds; the group is then still being frozen.
+    Raises TimeoutError after EVENT_TIMEOUT_S seconds; the kernel then continues to freeze the group.
     """
     hold_frozen(path)
     _wait_event(path, "frozen 1")
 
 
 def hold_frozen(path: str) -> None:
-    """Have every process of the cgroup2 group freeze as soon as it would run. Does not wait: a process that a tracer
-    holds stops where it is, and is frozen when the tracer lets it go or dies.
+    """Let the kernel freeze every process of the cgroup2 group, and do not wait for it. A process that a tracer has
+    stopped is frozen when the tracer continues it, detaches or dies.
     """
     write(path, "cgroup.freeze", "1")
 
 
 def thaw(path: str) -> None:
-    """Let the processes of the cgroup2 group run again. No error if the group is gone."""
+    """Let the processes of the cgroup2 group run again. Raises no error if the group does not exist."""
     with _unless_gone():
         write(path, "cgroup.freeze", "0")
 
 
 @contextlib.contextmanager
 def frozen(path: str) -> Iterator[None]:
-    """Freeze the group for the `with`. A group that was frozen before stays frozen afterwards."""
+    """Freeze the group inside the `with` block. A group that was frozen before the block stays frozen after it."""
     was_frozen = read(path, "cgroup.freeze").strip() == "1"
     freeze(path)
     try:
@@ -186,29 +193,29 @@ def frozen(path: str) -> Iterator[None]:
 
 
 def end(path: str) -> None:
-    """Kill every process of the group and of the groups below it, wait until none is left, and remove the groups.
+    """Kill every process of the group and of the groups below, wait until all have ended, and remove the groups.
 
-    No error if the group is gone. Raises TimeoutError after EVENT_TIMEOUT_S seconds, later if there are thousands of
-    processes; the groups are then still there.
+    Raises no error if the group does not exist. Raises TimeoutError after EVENT_TIMEOUT_S seconds, later for thousands
+    of processes; the groups then still exist.
 
-    One function kills and removes, because a group that was killed must not be used again: clone3(2) with
-    CLONE_INTO_CGROUP compares how often the caller's group and the child's group were killed, and if the numbers differ
-    it kills the child at once (Linux 6.18, kernel/cgroup/cgroup.c, `kill_seq`). A group that is made anew at the same
-    path can be used, and so can a new group below a killed one.
+    This function kills and removes, because a killed group must not be used again: clone3(2) with CLONE_INTO_CGROUP
+    compares how often the caller's group and the child's group were killed, and if the numbers differ, kills the child
+    at once (Linux 6.18, kernel/cgroup/cgroup.c, `kill_seq`). A new group at the same path, or below a killed group, can
+    be used.
     """
     with _unless_gone():
         if "populated 1" in read(path, "cgroup.events"):
             count = len(members(path))
             _kill(path)
             wait_empty(path, EVENT_TIMEOUT_S + _PROCESS_END_S * count)
-    for group in (*twins(path), path):  # by the last of them the others are found again
+    for group in (*twins(path), path):  # remove `path` last, so that after a failure a second call finds all groups
         with _unless_gone(), _opened(os.path.dirname(group)) as above:
             _remove_all(above, os.path.basename(group))
 
 
 def _remove_all(above: int, name: str) -> None:
-    """Remove the group `name` below the group of which `above` is a descriptor, and all groups below it: without their
-    paths, which a session can have made longer than the kernel takes.
+    """Remove the group `name` in the group with the descriptor `above`, and all groups below. Uses descriptors, since a
+    session can create groups whose paths are longer than the kernel accepts.
     """
     with _unless_gone():
         with _opened(name, above) as group:
@@ -218,7 +225,9 @@ def _remove_all(above: int, name: str) -> None:
 
 
 def twins(path: str) -> list[str]:
-    """The groups of the version 1 hierarchies that have the same path, there, as the cgroup2 group at `path` here."""
+    """Return the groups of the version 1 hierarchies that correspond to the cgroup2 group at `path`: each has the same
+    path below its hierarchy's mount point.
+    """
     hierarchies = find_hierarchies()
     within = path.removeprefix(hierarchies.unified)
     roots = sorted({*hierarchies.legacy.values()})
@@ -226,8 +235,9 @@ def twins(path: str) -> list[str]:
 
 
 def confine(path: str, *, depth: int, groups: int | None = None) -> None:
-    """Bound the groups that may be made below the cgroup2 group at `path`: how many below each other, and how many in
-    all. A session whose root is the host's can make groups in its own, each of which the kernel keeps in memory.
+    """Limit the depth and the number of the groups that may be created below the cgroup2 group at `path`. This is
+    needed since a session whose root is the host's root can create groups in its own group, and each takes kernel
+    memory.
     """
     write(path, "cgroup.max.depth", str(depth))
     if groups is not None:
@@ -235,7 +245,7 @@ def confine(path: str, *, depth: int, groups: int | None = None) -> None:
 
 
 def _kill(path: str) -> None:
-    """Send SIGKILL to every process of the group at `path` and of those below it, frozen processes included."""
+    """Send SIGKILL to every process of the group at `path` and of the groups below, including frozen processes."""
     try:
         write(path, "cgroup.kill", "1")
     except FileNotFoundError:  # cgroup.kill exists since Linux 5.14
@@ -245,19 +255,21 @@ def _kill(path: str) -> None:
 
 
 def wait_empty(path: str, timeout_s: float = EVENT_TIMEOUT_S) -> None:
-    """Block until no process is in the group, or it is gone. Raises TimeoutError after `timeout_s` seconds."""
+    """Block until the group has no process or does not exist. Raises TimeoutError after `timeout_s` seconds."""
     with contextlib.suppress(FileNotFoundError):
         _wait_event(path, "populated 0", timeout_s)
 
 
 def remove(path: str) -> None:
-    """Remove a group without processes. No error if it is gone."""
+    """Remove a group without processes. Raises no error if the group does not exist."""
     with contextlib.suppress(FileNotFoundError):
         os.rmdir(path)
 
 
 def memory_bytes(path: str) -> int | None:
-    """Memory that the memory controller (of either version) charges to the group; None without that controller."""
+    """Return the bytes that the memory controller (of either version) charges to the group, or None without that
+    controller.
+    """
     for name in ("memory.current", "memory.usage_in_bytes"):
         with contextlib.suppress(FileNotFoundError):
             return int(read(path, name))
@@ -265,7 +277,7 @@ def memory_bytes(path: str) -> int | None:
 
 
 def _wait_event(path: str, wanted: str, timeout_s: float = EVENT_TIMEOUT_S) -> None:
-    """Block until `wanted` is in cgroup.events, which raises POLLPRI when one of its values changes.
+    """Block until cgroup.events contains `wanted`. The kernel reports POLLPRI for this file when a value in it changes.
 
     Raises TimeoutError after `timeout_s` seconds.
     """
@@ -287,9 +299,9 @@ def _wait_event(path: str, wanted: str, timeout_s: float = EVENT_TIMEOUT_S) -> N
 
 
 def cpu_usec(path: str) -> int:
-    """Microseconds of processor time that the cgroup2 group has used so far; 0 if the group is gone.
+    """Return the processor time in microseconds that the cgroup2 group has used, or 0 if the group does not exist.
 
-    cpu.stat needs no controller.
+    This reads cpu.stat, which needs no controller.
     """
     try:
         for line in read(path, "cpu.stat").splitlines():

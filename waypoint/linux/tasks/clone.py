@@ -1,8 +1,8 @@
-"""Forking straight into a control group (clone3(2), CLONE_INTO_CGROUP, Linux 5.7).
+"""Forks a process directly into a control group (clone3(2), CLONE_INTO_CGROUP, Linux 5.7).
 
-Moving a running process into a group makes the kernel wait for an RCU grace period under `cgroup_threadgroup_rwsem`:
-8 to 28 ms were measured. Creating the process in the group has no such cost, but there is no such way into groups of
-the version 1 hierarchies.
+When a running process is moved into a group, the kernel waits for an RCU grace period under `cgroup_threadgroup_rwsem`;
+8 to 28 ms were measured. Creating the process in the group takes no such time, but is not possible for groups of the
+version 1 hierarchies.
 """
 
 import contextlib
@@ -21,24 +21,27 @@ _ENTERED = b"."
 _CLONE_ARGS = struct.Struct("=11Q")
 
 _gates: list[tuple[int, int]] = []
-"""Of this process, while it is on its way into groups: who moves it there, and a pipe that tells when that is done."""
+"""While another process moves this process into groups: the pid of that process, and a pipe on which it reports the
+result.
+"""
 
-# PyDLL, unlike CDLL, keeps the GIL during the call: the forked child would hang in taking it back.
+# PyDLL, unlike CDLL, keeps the GIL during the call. With CDLL, the forked child would wait for the GIL forever.
 _python = ctypes.PyDLL(None, use_errno=True)
 
 
 def fork_into(group: str) -> int:
-    """os.fork() whose child starts as a member of the cgroup2 group at `group`. The caller must have one thread.
+    """Fork like os.fork(), with a child that starts as a member of the cgroup2 group at `group`. The caller must have
+    only one thread.
 
-    Raises OSError, ENOENT if there is no such group. On kernels without clone3, the child moves itself into the group.
-    The child is on its way into the group's twins (`cgroups.twins`), which clone3 does not know: before it forks or
-    executes anything, it waits for that (`wait_entered`).
+    Raises OSError, with ENOENT if there is no such group. On kernels without clone3, the child moves itself into the
+    group. clone3 does not support the version 1 groups (`cgroups.twins`), so another process moves the child into
+    these. The child must call `wait_entered` before it forks or executes a program.
     """
     fd = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         pid = _clone(_CLONE_ARGS.pack(_CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, fd))
     except OSError as error:
-        # No clone3, a seccomp filter that refuses it, a kernel without the field `cgroup`.
+        # The kernel has no clone3, a seccomp filter refuses clone3, or the kernel does not know the field `cgroup`.
         if error.errno not in (errno.ENOSYS, errno.EPERM, errno.E2BIG):
             raise
         pid = os.fork()
@@ -52,7 +55,7 @@ def fork_into(group: str) -> int:
 
 
 def wait_entered() -> None:
-    """Wait until this process, a child of `fork_into`, is in all groups."""
+    """Wait until this process, a child of `fork_into`, is in all its groups. Raises OSError if that failed."""
     while _gates:
         helper, gate = _gates.pop()
         said = os.read(gate, 512)
@@ -64,8 +67,8 @@ def wait_entered() -> None:
 
 
 def _enter_beside(groups: list[str]) -> None:
-    """Have a process of its own move the caller, which has other things to do meanwhile, into version 1 groups."""
-    _gates.clear()  # of the caller's parent
+    """Fork a process that moves the caller into the version 1 groups `groups`, while the caller continues."""
+    _gates.clear()  # the list was inherited from the parent
     if not groups:
         return
     own = os.getpid()
@@ -86,11 +89,11 @@ def _enter_beside(groups: list[str]) -> None:
 
 
 def leave_killed_group() -> None:
-    """Move the caller to a new group below its own one, if that was killed once (cgroup.kill), by whomever.
+    """If the caller's group was ever killed (cgroup.kill), move the caller to a new group below that group.
 
-    `fork_into` works only from groups that were killed as often as the child's group was (`cgroups.end`). The caller
-    must have one thread, and not ignore SIGCHLD. Where no group can be made, the caller stays where it is. The new
-    group stays when its last process has ended; a later call from the same group removes it.
+    `fork_into` works only from a group that was killed as often as the child's group (see `cgroups.end`). The caller
+    must have only one thread, and must not ignore SIGCHLD. If no group can be created, the caller stays in its group.
+    The new group remains when its last process has ended; a later call from the same group removes it.
     """
     with contextlib.suppress(OSError):
         root = cgroups.find_hierarchies().unified
@@ -99,7 +102,7 @@ def leave_killed_group() -> None:
             return
         for name in cgroups.children(own):
             if name.startswith(_REFUGE):
-                with contextlib.suppress(OSError):  # EBUSY: in use
+                with contextlib.suppress(OSError):  # EBUSY: the group is in use
                     cgroups.remove(f"{own}/{name}")
         group = f"{own}/{_REFUGE}{os.getpid()}"
         os.mkdir(group)
@@ -110,7 +113,7 @@ def leave_killed_group() -> None:
             if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL:
                 cgroups.enter(group)
         finally:
-            with contextlib.suppress(OSError):  # EBUSY: entered
+            with contextlib.suppress(OSError):  # EBUSY: the caller has entered the group
                 cgroups.remove(group)
 
 

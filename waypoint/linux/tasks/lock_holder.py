@@ -1,9 +1,10 @@
-"""Locks whose holder can be asked to end: the process that holds such a lock has written its pid into the lock's file,
-with the time at which it started, as pids are used again. What stands in a file proves nothing: only a process that has
-the lock's file open and locked is asked.
+"""Locks whose holder can be requested to end.
 
-Part of the supervisor, which must stay small: nothing heavy may be imported here. Sources: flock(2), pidfd_open(2),
-proc_pid_fdinfo(5).
+The process that holds such a lock writes its pid and its start time into the lock's file (the start time, since pids
+are reused). This content is not trusted: only a process that has the lock's file open and locked gets a signal.
+
+The supervisor, which must stay small, imports this module, so nothing large may be imported here. Sources: flock(2),
+pidfd_open(2), proc_pid_fdinfo(5).
 """
 
 import contextlib
@@ -19,12 +20,14 @@ _LOOK_S = 0.01
 
 
 def sign(lock_fd: int) -> None:
-    """Write the caller's pid into the file of the lock that the caller holds: from now on it may be asked to end."""
+    """Write the caller's pid into the file of the lock that the caller holds, so that `take_over` can end the
+    caller.
+    """
     os.pwrite(lock_fd, f"{os.getpid()} {procfs.start_ticks(os.getpid())}\n".ljust(32).encode(), 0)
 
 
 def signed_by(path: str) -> int:
-    """The pid in the lock's file, which is the holder's if the lock is held; 0 if the file is empty or not there."""
+    """Return the pid in the lock's file; if the lock is held, it is the holder's. 0 if the file is empty or missing."""
     return _signature(path)[0]
 
 
@@ -38,7 +41,9 @@ def is_held(path: str) -> bool:
 
 
 def _signature(path: str) -> tuple[int, int]:
-    """The pid in the lock's file and the start time of that process in clock ticks; (0, 0) without them."""
+    """Return the pid in the lock's file and the start time of that process in clock ticks. (0, 0) if the file is empty
+    or missing.
+    """
     with contextlib.suppress(FileNotFoundError, ValueError), open(path, "rb") as file:
         pid, ticks = map(int, file.read().split())
         return pid, ticks
@@ -46,12 +51,11 @@ def _signature(path: str) -> tuple[int, int]:
 
 
 def take_over(path: str, *, patience_s: float, kill_s: float = 0.0) -> int:
-    """Take the lock of `path` as `files.lock` does, and return its descriptor; who holds the lock is asked to end. The
-    file is empty then: nobody asks the caller to end, unless the caller signs.
+    """End the processes that hold the lock of `path`, acquire the lock (see `files.lock`), and return its descriptor.
+    The lock's file is empty then, so `take_over` does not end the caller, unless the caller calls `sign`.
 
-    Each process that holds the lock gets SIGTERM. After `patience_s` seconds, if `kill_s` is more than 0, SIGKILL.
-    Raises TimeoutError, which says who holds the lock, if it is still held after `patience_s` and `kill_s` seconds; the
-    signals have been sent.
+    Each process that holds the lock gets SIGTERM and, if `kill_s` is more than 0, SIGKILL after `patience_s` seconds.
+    Raises TimeoutError, which names the holder, if the lock is still held after `patience_s` and `kill_s` seconds.
     """
     lock_fd = _take_within(path, signal.SIGTERM, patience_s)
     if lock_fd < 0 and kill_s > 0:
@@ -65,14 +69,17 @@ def take_over(path: str, *, patience_s: float, kill_s: float = 0.0) -> int:
 
 
 def _take_within(path: str, number: int, wait_s: float) -> int:
-    """Take the lock, sending signal `number` to each of its holders; -1 if it is still held after `wait_s` seconds."""
+    """Send signal `number` to each holder of the lock until the lock can be acquired. Return its descriptor, or -1 if
+    the lock is still held after `wait_s` seconds.
+    """
     deadline = time.monotonic() + wait_s
     while True:
         with contextlib.ExitStack() as opened:
             holder = _open_signer(path)
             if holder >= 0:
                 opened.callback(os.close, holder)
-            # If the lock is held now, after the pid was opened, the pid is the holder's, and not of a later process.
+            # If the lock is still held now, after the pidfd was opened, the pidfd refers to the holder, and not to a
+            # later process with the same pid.
             with contextlib.suppress(BlockingIOError):
                 return files.lock(path, wait=False)
             left_s = deadline - time.monotonic()
@@ -82,12 +89,12 @@ def _take_within(path: str, number: int, wait_s: float) -> int:
                 with contextlib.suppress(ProcessLookupError):
                     pidfd.send_signal(holder, number)
                 pidfd.wait_ended(holder, left_s)
-            else:  # the holder has not signed yet
+            else:  # the holder has not written its pid yet
                 time.sleep(_LOOK_S)
 
 
 def _open_signer(path: str) -> int:
-    """A pidfd of the process that has signed; -1 if there is none any more."""
+    """Return a pidfd of the process whose pid is in the file, or -1 if that process does not hold the lock."""
     pid, ticks = _signature(path)
     if pid <= 0:
         return -1
@@ -100,8 +107,8 @@ def _open_signer(path: str) -> int:
 
 
 def _holds(pid: int, path: str) -> bool:
-    """Whether the process has an open file description by which it, or who has left it to it, holds the flock(2) of the
-    file `path`. /proc/locks would tell only who took the lock, which may have been another process.
+    """Return True if the process has an open file description that holds the flock(2) of the file `path`. The process
+    may have inherited the description, so /proc/locks does not help: it shows only the process that acquired the lock.
     """
     with contextlib.suppress(FileNotFoundError):
         file = os.stat(path)
@@ -117,12 +124,12 @@ def _holds(pid: int, path: str) -> bool:
 
 
 def _describe(path: str) -> str:
-    """Who holds the lock and has signed, in words: its program, and its state as ps(1) has it, since one in state D
-    cannot be killed.
+    """Describe the process that holds the lock, for a message: its pid, its name and its state (see ps(1)), since a
+    process in state D cannot be killed.
     """
     pid, ticks = _signature(path)
     with contextlib.suppress(ProcessLookupError):
         found = procfs.stat(pid)
         if found.start_ticks == ticks and _holds(pid, path):
             return f"process {pid} ({found.name}, state {found.state})"
-    return "a process that is not known"
+    return "an unknown process"

@@ -1,6 +1,6 @@
 """The memory of a process: its mappings and their content (proc_pid_maps(5), proc_pid_mem(5)).
 
-The caller must be allowed to trace the process. Every function raises OSError if the process is gone.
+The caller must be allowed to trace the process. Every function raises OSError if the process has ended.
 """
 
 import os
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class Mapping(NamedTuple):
-    """The addresses from `start` to before `end`. `rights`: as in `r-xp`. `offset`: where in the file it begins.
-    `path`: the file, a word in brackets such as `[heap]`, or empty.
+    """The memory from address `start` up to, but not including, `end`. `rights`: for example `r-xp`. `offset`: the
+    offset of `start` in the file. `path`: the file, a word in brackets such as `[heap]`, or empty.
     """
 
     start: int
@@ -20,7 +20,7 @@ class Mapping(NamedTuple):
 
 
 def read_mappings(pid: int) -> list[Mapping]:
-    """The mappings of the process (or thread) `pid`, by address."""
+    """Return the mappings of the process (or thread) `pid`, sorted by address."""
     found = []
     with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
         for line in file:
@@ -31,12 +31,14 @@ def read_mappings(pid: int) -> list[Mapping]:
 
 
 def read(pid: int, start: int, size: int) -> bytes:
-    """At most `size` bytes of the memory from the address `start` on."""
+    """Return at most `size` bytes of the memory from the address `start` on."""
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as file:
         return os.pread(file.fileno(), size, start)
 
 
 def write(pid: int, start: int, content: bytes) -> None:
-    """Write to the memory, even where the process may not. The file behind a private mapping is not changed."""
+    """Write to the memory, even where the process itself must not write. The file of a private mapping is not
+    changed.
+    """
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), content, start)

@@ -1,4 +1,4 @@
-"""Namespaces, user id maps, capabilities, keyrings: calls by which a process prepares itself to run in a session.
+"""System calls for namespaces, user id maps, capabilities and keyrings, by which a process enters a session.
 
 Sources: unshare(2), setns(2), user_namespaces(7), capabilities(7), keyrings(7), time_namespaces(7).
 """
@@ -52,38 +52,41 @@ CAPABILITIES = {
 
 
 def unshare(flags: int) -> None:
-    """Move the caller into new namespaces of the kinds in `flags`. CLONE_NEWPID, CLONE_NEWTIME: only its children."""
+    """Move the caller into new namespaces of the kinds in `flags`. CLONE_NEWPID and CLONE_NEWTIME do not move the
+    caller, but only its children.
+    """
     libc.call("unshare", flags)
 
 
 def unshare_user(owner: int) -> None:
-    """Move the caller, who is root, into a new user namespace that the user `owner` of the present one owns. The caller
-    has all capabilities in it, and no id yet.
+    """Move the caller, which must be root, into a new user namespace. `owner`: the user that owns the new namespace.
+    The caller has all capabilities in the new namespace, and no id yet.
 
-    What the kernel counts for each user (inotify instances and watches, namespaces, locked memory), it also counts for
-    the owner, for all users of the namespace together.
+    The kernel limits some resources for each user (inotify instances and watches, namespaces, locked memory). It counts
+    the use by all users of the new namespace also for the owner.
     """
     if owner:
-        prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)  # else root would give up its capabilities; unshare ends it
+        # Keeps root's capabilities when the uid changes. The unshare below resets this.
+        prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
         os.setresuid(owner, owner, owner)
     unshare(CLONE_NEWUSER)
 
 
 def has_all_capabilities() -> bool:
-    """Whether the caller has every capability that the kernel knows."""
+    """Return True if the caller has every capability that the kernel knows."""
     with open("/proc/self/status") as status, open("/proc/sys/kernel/cap_last_cap") as last:
         effective = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
         return effective == (1 << (int(last.read()) + 1)) - 1
 
 
 def setns(fd: int, flags: int) -> None:
-    """Enter the namespaces `flags` of the process behind pidfd `fd` (Linux 5.8), or the namespace behind `fd`."""
+    """Enter the namespace `fd`, or the namespaces `flags` of the process to which the pidfd `fd` refers (Linux 5.8)."""
     libc.call("setns", fd, flags)
 
 
 def call_within(mounts_fd: int, work: Callable[[], T]) -> T:
-    """Call `work` in the mount namespace `mounts_fd`, and return or raise what it does. The process stays where it is:
-    a thread of its own enters the namespace, with a root and a current directory of its own, and ends.
+    """Call `work` in the mount namespace `mounts_fd`, and return or raise what `work` does. Only a new thread enters
+    the namespace; the process stays in its own.
     """
     from concurrent.futures import Future  # loads `threading`, which would slow every fork of the launcher
     from threading import Thread
@@ -105,12 +108,15 @@ def call_within(mounts_fd: int, work: Callable[[], T]) -> T:
 
 
 def open_own(kind: str) -> int:
-    """A descriptor of the caller's namespace `kind` ("mnt"), close-on-exec. The namespace lasts as long as it does."""
+    """Return a descriptor of the caller's namespace `kind` ("mnt"), close-on-exec. The namespace exists at least as
+    long as the descriptor is open.
+    """
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def map_ids(pid: int, lines: str) -> None:
-    """Write the map of user ids, and the same of group ids, of the user namespace that process `pid` has just created.
+    """Write `lines` as the map of user ids and as the map of group ids of the user namespace that process `pid` has
+    just created.
 
     The caller needs CAP_SETUID and CAP_SETGID in the parent namespace. The kernel lets each map be written once.
     """
@@ -141,12 +147,12 @@ def limit_capabilities(keep: frozenset[int]) -> None:
 
 
 def join_new_session_keyring() -> None:
-    """Replace the inherited session keyring by an empty one. Whoever has a keyring may use the keys in it."""
+    """Replace the inherited session keyring by an empty keyring, since a process may use all keys in its keyring."""
     libc.syscall("keyctl", KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def set_process_name(name: str) -> None:
-    """Set the calling thread's name, which `ps` shows in its comm column; cut after 15 bytes."""
+    """Set the calling thread's name, which `ps` shows in the column comm. The name is cut after 15 bytes."""
     buffer = ctypes.create_string_buffer(name.encode()[:15])
     prctl(PR_SET_NAME, ctypes.addressof(buffer))
 
@@ -154,24 +160,27 @@ def set_process_name(name: str) -> None:
 def set_death_signal(signal_number: int) -> None:
     """Let the kernel send `signal_number` to this process when the thread that created it ends (PR_SET_PDEATHSIG).
 
-    The setting is the calling thread's, and is cleared when that changes its user (setfsuid(2), too), by fork(2), and
-    by execve(2) of a set-uid program.
+    The setting belongs to the calling thread. It is cleared when the thread changes its user (also by setfsuid(2)), by
+    fork(2), and by execve(2) of a set-uid program.
     """
     prctl(PR_SET_PDEATHSIG, signal_number)
 
 
 def path(pid: int, kind: str) -> str:
-    """The path of the namespace `kind` of process `pid`."""
+    """Return the path in /proc of the namespace `kind` of process `pid`."""
     return f"/proc/{pid}/ns/{kind}"
 
 
 def hide_from_peers() -> None:
-    """Let nobody who has not this process's rights in the namespace of its program open its files, memory or program
-    through /proc, or trace it, whatever user it becomes (PR_SET_DUMPABLE). Ends with its next execve.
+    """Keep other processes from tracing this process, and from opening its files and memory through /proc, even after
+    it has changed its user (PR_SET_DUMPABLE). Ends with the next execve. Root of the user namespace in which the
+    process executed its program is not restricted.
     """
     prctl(PR_SET_DUMPABLE, 0)
 
 
 def become_subreaper() -> None:
-    """Become the new parent of orphaned descendants, instead of the machine's pid 1 (PR_SET_CHILD_SUBREAPER)."""
+    """Make the caller, instead of the machine's pid 1, the new parent of its orphaned descendants
+    (PR_SET_CHILD_SUBREAPER).
+    """
     prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -1,4 +1,4 @@
-"""Processes by file descriptor. Unlike a pid, a pidfd never refers to another process after the first has ended.
+"""Access to processes by pidfd. Unlike a pid, a pidfd never refers to another process after its process has ended.
 
 Sources: pidfd_open(2), pidfd_send_signal(2), pidfd_getfd(2), waitid(2).
 """
@@ -10,36 +10,36 @@ import signal
 
 
 def open(pid: int) -> int:
-    """A pidfd of process `pid`, close-on-exec. Free of races only for the caller's own children and for itself.
+    """Return a pidfd of process `pid`, close-on-exec. Raises ProcessLookupError if there is no such process.
 
-    Raises ProcessLookupError if there is no such process.
+    Only for the caller itself and its own children it is certain that the pid was not reused.
     """
     return os.pidfd_open(pid)
 
 
 def has_ended(fd: int) -> bool:
-    """True if the process behind pidfd `fd` has ended, reaped or not. poll and epoll then report `fd` as readable."""
+    """Return True if the process has ended, reaped or not. poll and epoll then report `fd` as readable."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def wait_ended(fd: int, timeout_s: float) -> bool:
-    """Block until the process has ended, at most `timeout_s` seconds. True if the process has ended."""
+    """Block until the process has ended, at most `timeout_s` seconds. Return True if the process has ended."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
 
 
 def send_signal(fd: int, number: int) -> None:
-    """Send signal `number`. Raises ProcessLookupError if the process was reaped; for a zombie, nothing happens."""
+    """Send signal `number`. Raises ProcessLookupError if the process was reaped. Does nothing for a zombie."""
     signal.pidfd_send_signal(fd, number)
 
 
 def reap(fd: int) -> int | None:
-    """Reap the child behind `fd` and return its status as `subprocess` does (-N: killed by signal N).
+    """Reap the child and return its status as `subprocess` does (-N: killed by signal N).
 
-    None if the process has not ended, is not a child of the caller, or was reaped before.
+    Return None if the process has not ended, is not a child of the caller, or was reaped before.
     """
     with contextlib.suppress(ChildProcessError):
         result = os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
@@ -49,7 +49,7 @@ def reap(fd: int) -> int | None:
 
 
 def getfd(fd: int, number: int) -> int:
-    """A duplicate, in this process, of file descriptor `number` of the process behind pidfd `fd`; close-on-exec.
+    """Duplicate file descriptor `number` of the process with pidfd `fd` into this process, close-on-exec.
 
     The caller must be allowed to trace that process (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS).
     """
@@ -59,7 +59,7 @@ def getfd(fd: int, number: int) -> int:
 
 
 def take(pid: int, number: int) -> int:
-    """A duplicate of file descriptor `number` of the process that has the id `pid` now; see `getfd`."""
+    """Duplicate file descriptor `number` of the process that has the id `pid` now; see `getfd`."""
     fd = os.pidfd_open(pid)
     try:
         return getfd(fd, number)

@@ -1,6 +1,7 @@
 """Facts about one process from /proc (proc(5)).
 
-A function that takes a pid raises ProcessLookupError if the process is gone, unless its docstring says otherwise.
+A function that takes a pid raises ProcessLookupError if the process does not exist, unless its docstring says
+otherwise.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from waypoint.linux.calls import libc
 from waypoint.linux.storage import beneath
 
-# Numbers of the system calls in which a waiting shell is blocked (syscalls(2)).
+# The numbers of the system calls in which a waiting shell blocks (syscalls(2)).
 _CALLS: dict[str, dict[int, str]] = {
     "x86_64": {0: "read", 7: "poll", 23: "select", 61: "wait4", 270: "pselect6", 271: "ppoll"},
     "aarch64": {63: "read", 72: "pselect6", 73: "ppoll", 260: "wait4"},
@@ -25,8 +26,8 @@ _NS_GET_PARENT = 0xB702  # linux/nsfs.h
 
 
 class Stat(NamedTuple):
-    """Some fields of /proc/PID/stat. Ids are those of the reader's pid namespace. `name`: bytes in it that are no text
-    are written as `\\xNN`, so that every message and every record can have it.
+    """Some fields of /proc/PID/stat. Ids are those of the reader's pid namespace. `name`: bytes that are not UTF-8 are
+    written as `\\xNN`, so that the name can appear in every message and record.
     """
 
     name: str
@@ -42,9 +43,9 @@ class Stat(NamedTuple):
 
 
 class Rights(NamedTuple):
-    """What decides what a process may do, to be compared with that of another. `uids`: its user ids. `own`: its ids and
-    capabilities, which a program may get by being executed. `walls`: root folder, user and mount namespace, bounding
-    set and filters, which no program leaves so.
+    """The facts that decide what a process may do, for a comparison with another process. `uids`: its user ids. `own`:
+    ids and capabilities, which a process may gain by executing a program. `walls`: root folder, user and mount
+    namespaces, bounding set and filters, from which no executed program can escape.
     """
 
     uids: frozenset[int]
@@ -53,7 +54,7 @@ class Rights(NamedTuple):
 
 
 class BlockingCall(NamedTuple):
-    """The system call in which a process is blocked: name ("" if not in this module's table) and first argument."""
+    """The system call in which a process blocks: its name ("" if not in this module's table) and its first argument."""
 
     name: str
     first: int
@@ -69,14 +70,14 @@ def stat(pid: int) -> Stat:
 
 
 def start_ticks(pid: int) -> int:
-    """The start time of process `pid`, in clock ticks since boot; 0 if the process is gone."""
+    """Return the start time of process `pid` in clock ticks since boot, or 0 if the process does not exist."""
     with contextlib.suppress(ProcessLookupError):
         return stat(pid).start_ticks
     return 0
 
 
 def inner_pid(pid: int) -> int:
-    """The id of process `pid` in the innermost of its pid namespaces (NSpid)."""
+    """Return the id of process `pid` in the innermost of its pid namespaces (NSpid)."""
     for line in _read(pid, "status").splitlines():
         if line.startswith(b"NSpid:"):
             return int(line.split()[-1])
@@ -84,7 +85,7 @@ def inner_pid(pid: int) -> int:
 
 
 def threads(pid: int) -> list[int]:
-    """The ids of the threads of the process. Raises ProcessLookupError if it has ended."""
+    """Return the ids of the threads of the process."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except FileNotFoundError:
@@ -92,7 +93,9 @@ def threads(pid: int) -> list[int]:
 
 
 def executable(pid: int) -> str:
-    """The path of the program that the process runs, seen from its own root; ends in " (deleted)" if removed."""
+    """Return the path of the program that the process runs, as seen from the process's root. It ends in " (deleted)" if
+    the program's file was removed.
+    """
     try:
         return os.readlink(f"/proc/{pid}/exe")
     except FileNotFoundError:
@@ -100,7 +103,7 @@ def executable(pid: int) -> str:
 
 
 def folder(pid: int) -> str:
-    """The process's working directory, seen from its own root; "" if that folder was removed."""
+    """Return the process's working directory as seen from its root, or "" if that folder was removed."""
     try:
         found = os.readlink(f"/proc/{pid}/cwd")
     except FileNotFoundError:
@@ -109,7 +112,7 @@ def folder(pid: int) -> str:
 
 
 def open_files(pid: int) -> dict[int, str]:
-    """The open files by descriptor number: a path as seen from the process's root, or "pipe:[...]" and the like."""
+    """Return the open files by descriptor number: paths as seen from the process's root, or texts like "pipe:[...]"."""
     folder = f"/proc/{pid}/fd"
     found = {}
     try:
@@ -117,13 +120,13 @@ def open_files(pid: int) -> dict[int, str]:
     except FileNotFoundError:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), folder) from None
     for entry in entries:
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the process has closed the descriptor
             found[int(entry)] = os.readlink(f"{folder}/{entry}")
     return found
 
 
 def count_open_files(pid: int) -> int:
-    """How many open files the process has, 0 if it is gone."""
+    """Return how many open files the process has, or 0 if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         folder = f"/proc/{pid}/fd"
         return os.stat(folder).st_size or len(os.listdir(folder))  # before Linux 6.2 the size is 0
@@ -131,8 +134,8 @@ def count_open_files(pid: int) -> int:
 
 
 def fdinfo(pid: int, fd: int, most_bytes: int) -> bytes:
-    """What the kernel tells of the process's descriptor `fd` (proc_pid_fdinfo(5)), at most `most_bytes` of it; b"" if
-    the descriptor was closed, or the process is gone.
+    """Return at most `most_bytes` of the kernel's text about the process's descriptor `fd` (proc_pid_fdinfo(5)). b"" if
+    the descriptor was closed or the process does not exist.
     """
     with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/fdinfo/{fd}", "rb") as file:
         return file.read(most_bytes)
@@ -140,17 +143,19 @@ def fdinfo(pid: int, fd: int, most_bytes: int) -> bytes:
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments of the process, with bytes as in `Stat.name`; empty for a zombie or a kernel thread."""
+    """Return the arguments of the process, with bytes that are not UTF-8 as `\\xNN`. Empty for a zombie or a kernel
+    thread.
+    """
     return [word.decode(errors="backslashreplace") for word in _read(pid, "cmdline").split(b"\0")[:-1]]
 
 
 def raw(pid: int, name: str, limit: int) -> bytes:
-    """The first `limit` bytes of the file `name` in /proc/PID. Raises PermissionError."""
+    """Return the first `limit` bytes of the file `name` in /proc/PID. May raise PermissionError."""
     return _read(pid, name, limit)
 
 
 def rights(pid: int) -> Rights:
-    """What decides what the process may do. Raises PermissionError."""
+    """Read the facts that decide what the process may do. May raise PermissionError."""
     fields = dict(line.split(b":\t", 1) for line in _read(pid, "status").splitlines() if b":\t" in line)
     try:
         walls = [os.readlink(f"/proc/{pid}/{name}") for name in ("root", "ns/user", "ns/mnt")]
@@ -164,14 +169,14 @@ def rights(pid: int) -> Rights:
 
 
 def position(pid: int, number: int) -> tuple[int, int]:
-    """The offset and the flags (open(2)) of an open file (proc_pid_fdinfo(5))."""
+    """Return the offset and the flags (open(2)) of the process's open file `number` (proc_pid_fdinfo(5))."""
     lines = _read(pid, f"fdinfo/{number}").splitlines()
     fields = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
     return int(fields[b"pos"]), int(fields[b"flags"], 8)
 
 
 def system_call(pid: int) -> BlockingCall | None:
-    """The system call in which the process is blocked; None if the process is running.
+    """Return the system call in which the process blocks, or None if the process is running.
 
     Raises PermissionError if the caller may not trace the process.
     """
@@ -182,12 +187,12 @@ def system_call(pid: int) -> BlockingCall | None:
 
 
 def processor_ns(pid: int) -> int:
-    """Nanoseconds of processor time of the process's main thread (sched-stats.rst, "/proc/<pid>/schedstat")."""
+    """Return the processor time of the process's main thread in nanoseconds (/proc/PID/schedstat, sched-stats.rst)."""
     return int(_read(pid, "schedstat").split()[0])
 
 
 def children(pid: int) -> list[int]:
-    """Pids of the children of the process's main thread, zombies included. A shell has no other threads."""
+    """Return the pids of the children of the process's main thread, including zombies. A shell has no other threads."""
     return [int(word) for word in _read(pid, f"task/{pid}/children").split()]
 
 
@@ -209,13 +214,13 @@ def _read(pid: int, name: str, limit: int = sys.maxsize) -> bytes:
 
 @functools.cache
 def boot_id() -> str:
-    """A random id that the kernel chooses at each boot of the machine (/proc/sys/kernel/random/boot_id)."""
+    """Return the random id that the kernel chooses at each boot of the machine (/proc/sys/kernel/random/boot_id)."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def is_same(pid: int, start_ticks: int) -> bool:
-    """True if process `pid` started at `start_ticks` and has not ended. False for a zombie."""
+    """Return True if process `pid` started at `start_ticks` and has not ended, False also for a zombie."""
     try:
         found = stat(pid)
     except ProcessLookupError:
@@ -224,7 +229,9 @@ def is_same(pid: int, start_ticks: int) -> bool:
 
 
 def share_bytes(pid: int) -> int:
-    """The proportional set size (PSS): a page that n processes share counts 1/n. 0 if the process is gone."""
+    """Return the proportional set size (PSS) in bytes: of a page that n processes share, 1/n is counted. 0 if the
+    process does not exist.
+    """
     try:
         for line in _read(pid, "smaps_rollup").splitlines():
             if line.startswith(b"Pss:"):
@@ -235,7 +242,9 @@ def share_bytes(pid: int) -> int:
 
 
 def own_bytes(pid: int) -> int:
-    """The memory of the process that is in no file and no shared memory (proc_pid_statm(5)); 0 if it is gone."""
+    """Return the process's resident memory in bytes, without files and shared memory (proc_pid_statm(5)). 0 if the
+    process does not exist.
+    """
     with contextlib.suppress(ProcessLookupError):
         _size, resident, shared, *_rest = map(int, _read(pid, "statm").split())
         return (resident - shared) * resource.getpagesize()
@@ -243,11 +252,11 @@ def own_bytes(pid: int) -> int:
 
 
 def open_root(pid: int) -> int:
-    """An O_PATH descriptor of process `pid`'s root folder, for `beneath.open_beneath`.
+    """Return an O_PATH descriptor of process `pid`'s root folder, for `beneath.open_beneath`.
 
-    A symbolic link below that folder may lead out of it, so it must not be followed by other calls. Raises OSError
-    MISPLACED (beneath.py) if the process is in a user namespace further in than one of the caller's own: there it could
-    have mounted anything, and a user namespace is never left for the one around it.
+    Other calls must not be used below this folder, since a symbolic link there may lead out of it. Raises OSError
+    MISPLACED (beneath.py) if the process is in a user namespace that is neither the caller's nor a direct child of the
+    caller's: there the process could have mounted anything.
     """
     root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -262,7 +271,7 @@ def open_root(pid: int) -> int:
 
 
 def _is_right_below(pid: int) -> bool:
-    """Whether process `pid` is in the caller's user namespace, or in one right below it (ioctl_ns(2))."""
+    """Return True if process `pid` is in the caller's user namespace or in a direct child of it (ioctl_ns(2))."""
     own = os.stat("/proc/self/ns/user")
     fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -279,12 +288,13 @@ def _is_right_below(pid: int) -> bool:
 
 @contextlib.contextmanager
 def opened_mount(pid: int, target: str, fstype: str) -> Iterator[int]:
-    """An O_PATH descriptor of the root of the mount that process `pid` has at `target`, a folder, for the `with` block.
+    """Open an O_PATH descriptor of the root of the mount that process `pid` has at the folder `target`, for the `with`
+    block.
 
-    Raises OSError MISPLACED (beneath.py) if that is no mount of the kind `fstype`: the process's mount points can be
-    renamed by whoever may unshare(2), and something else put in their places.
+    Raises OSError MISPLACED (beneath.py) if no mount of the type `fstype` is there: a process of the session that may
+    unshare(2) can rename mount points and replace them.
     """
-    from waypoint.linux.storage import descriptors, mounts  # the supervisor, which needs neither, is to stay small
+    from waypoint.linux.storage import descriptors, mounts  # not at the top: the supervisor does not need these
 
     root = open_root(pid)
     try:
@@ -292,14 +302,14 @@ def opened_mount(pid: int, target: str, fstype: str) -> Iterator[int]:
             number = descriptors.mount_id(fd)
             table = mounts.read_mounts(pid)
             if not any((one.id, one.mount_point, one.fstype) == (number, target, fstype) for one in table):
-                raise OSError(beneath.MISPLACED, f"no {fstype} is mounted there any more", target)
+                raise OSError(beneath.MISPLACED, f"no {fstype} is mounted here any more", target)
             yield fd
     finally:
         os.close(root)
 
 
 def set_oom_score(adjustment: int) -> None:
-    """Set how likely the kernel kills the calling process when memory runs out: -1000 (never) to 1000.
+    """Set how likely the kernel kills the calling process when memory runs out, from -1000 (never) to 1000.
 
     Raises PermissionError if `adjustment` is lower than before and the caller has no CAP_SYS_RESOURCE.
     """

@@ -1,7 +1,7 @@
-"""Tracing a task: holding it where it is, changing its registers and its signal mask, having it run a system call.
+"""Traces a task: stops it, changes its registers and its signal mask, and lets it run a system call.
 
-A tracer is a thread: only the thread that has seized a task may use the other functions on it, and when that thread
-ends, the kernel lets the task go. Sources: ptrace(2), linux/ptrace.h.
+A tracer is a thread. Only the thread that has called `seize` for a task may call the other functions for that task.
+When this thread ends, the kernel detaches the task. Sources: ptrace(2), linux/ptrace.h.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ _MASK_BYTES = 8
 _REGISTERS = struct.Struct("<27Q")  # struct user_regs_struct of x86-64
 REGISTERS_BYTES = _REGISTERS.size
 _AX, _ORIG_AX, _IP, _SP = 10, 15, 16, 19
-_ARGUMENTS = (14, 13, 12)  # di, si, dx: the first three
+_ARGUMENTS = (14, 13, 12)  # di, si, dx: the registers of the first three arguments
 _SYSCALL_CODE = b"\x0f\x05"
 
 
 def seize(tid: int, *, unfiltered: bool = False) -> None:
-    """Become the tracer of a task, which runs on.
+    """Become the tracer of a task, without stopping it.
 
-    `unfiltered`: while the task is traced, no filter of system calls (seccomp(2)) applies to it, if the kernel can do
-    that and the caller itself has no filter. Raises PermissionError if the task is traced already or must not be
+    `unfiltered`: suspend the task's filters of system calls (seccomp(2)) while it is traced, if the kernel supports
+    that and the caller itself has no filter. Raises PermissionError if the task is already traced or must not be
     traced, ProcessLookupError if it has ended.
     """
     if unfiltered:
@@ -44,13 +44,13 @@ def seize(tid: int, *, unfiltered: bool = False) -> None:
 
 
 def interrupt(tid: int) -> None:
-    """Make a seized task stop. `wait` tells when it has."""
+    """Make a seized task stop. Call `wait` to wait for the stop."""
     libc.call("ptrace", _INTERRUPT, tid, 0, 0)
 
 
 def wait(tid: int) -> int | None:
-    """Block until a seized task stops. Returns the signal that is about to be delivered to it, 0 if none is; None if
-    the task has ended.
+    """Block until a seized task stops. Return the signal that is about to be delivered to the task, or 0 if there is no
+    signal. Return None if the task has ended.
     """
     _, status = os.waitpid(tid, _WALL)
     if not os.WIFSTOPPED(status):
@@ -59,12 +59,12 @@ def wait(tid: int) -> int | None:
 
 
 def detach(tid: int) -> None:
-    """Let a stopped task go, untraced."""
+    """End the tracing of a stopped task, which then continues."""
     libc.call("ptrace", _DETACH, tid, 0, 0)
 
 
 def registers(tid: int) -> bytes:
-    """The general registers of a stopped task, as struct user_regs_struct."""
+    """Return the general registers of a stopped task, as struct user_regs_struct."""
     buffer = ctypes.create_string_buffer(REGISTERS_BYTES)
     libc.call("ptrace", _GETREGS, tid, 0, ctypes.addressof(buffer))
     return buffer.raw
@@ -83,31 +83,32 @@ def set_signal_mask(tid: int, mask: bytes) -> None:
 
 
 def system_call(tid: int, code: int, number: int, *args: int, data: bytes) -> int:
-    """Have a stopped task run one system call. x86-64 only. Afterwards the task stands still as before, with its
-    registers, its signal mask and its memory; if it was to be stopped by SIGSTOP, it still is.
+    """Let a stopped task run one system call (x86-64 only). Afterwards the task is stopped again, with its old
+    registers, signal mask and memory. A SIGSTOP that arrives during the call is sent again afterwards.
 
-    `code`: `code_place` of it. `args`: the first arguments; behind them comes the address of `data`, which lies on the
-    task's stack meanwhile. Returns what the call returns, which is -errno if it fails. Raises OSError, also if the task
-    ends meanwhile, or its stack pointer leads to no memory.
+    `code`: the result of `code_place` for this task. `args`: the first arguments. The next argument is the address of
+    `data`, which is on the task's stack during the call. Return the call's result, which is -errno if the call fails.
+    Raises OSError, also if the task ends during the call, or its stack pointer does not point to memory.
     """
     kept, mask = registers(tid), _signal_mask(tid)
     own = list(_REGISTERS.unpack(kept))
     place = own[_SP] & ~0xF
     before = mappings.read(tid, place, len(data)) if place >> 63 == 0 else b""
     if len(before) < len(data):
-        raise OSError(errno.EFAULT, "its stack pointer leads to no memory")
+        raise OSError(errno.EFAULT, "the task's stack pointer does not point to memory")
     own[_AX], own[_ORIG_AX], own[_IP] = number, -1 % (1 << 64), code
     for register, value in zip(_ARGUMENTS, (*args, place), strict=True):
         own[register] = value
     mappings.write(tid, place, data)
     is_to_stop = False
     try:
-        set_signal_mask(tid, _EVERY_SIGNAL)  # no handler runs meanwhile
+        set_signal_mask(tid, _EVERY_SIGNAL)  # so that no signal handler runs during the call
         set_registers(tid, _REGISTERS.pack(*own))
         for _ in ("entry", "exit"):
             is_to_stop |= _go_to(tid, _SYSCALL, signal.SIGTRAP)
         result: int = _REGISTERS.unpack(registers(tid))[_AX]
-        # From a stop like the one before: there the kernel sees to a call that was interrupted (signal(7)).
+        # Leave the task in the same kind of stop as before: at such a stop, the kernel restarts an interrupted call
+        # (signal(7)).
         interrupt(tid)
         is_to_stop |= _go_to(tid, _CONT, 0)
     finally:
@@ -120,15 +121,15 @@ def system_call(tid: int, code: int, number: int, *args: int, data: bytes) -> in
 
 
 def _go_to(tid: int, request: int, wanted: int) -> bool:
-    """Let a stopped task, which blocks all signals, go on until it stops with the signal `wanted`. Returns whether
-    SIGSTOP, which cannot be blocked, came meanwhile; it is taken away.
+    """Continue a stopped task, which blocks all signals, until it stops with the signal `wanted`. Return True if
+    SIGSTOP, which cannot be blocked, arrived before; that signal is discarded.
     """
     is_to_stop = False
     while True:
         libc.call("ptrace", request, tid, 0, 0)
         stop = wait(tid)
         if stop is None:
-            raise ProcessLookupError(errno.ESRCH, "it has ended")
+            raise ProcessLookupError(errno.ESRCH, "the task has ended")
         if stop == wanted:
             return is_to_stop
         is_to_stop |= stop == signal.SIGSTOP
@@ -141,10 +142,10 @@ def _signal_mask(tid: int) -> bytes:
 
 
 def code_place(tid: int) -> int:
-    """Where the task's vdso(7) has the instruction that begins a system call."""
+    """Return the address, in the task's vdso(7), of the instruction that starts a system call."""
     for mapping in mappings.read_mappings(tid):
         if mapping.path == "[vdso]":
             at = mappings.read(tid, mapping.start, mapping.end - mapping.start).find(_SYSCALL_CODE)
             if at >= 0:
                 return mapping.start + at
-    raise OSError(errno.ENOEXEC, "it has no vdso with a system call")
+    raise OSError(errno.ENOEXEC, "the task has no vdso with a system call instruction")

@@ -1,7 +1,7 @@
-"""Folders that processes hold although their names were removed: as working directory, as root or as an open file.
+"""Finds removed folders that processes still use, as working directory, as root or as an open file.
 
-A removed folder of an overlay's lower layer cannot be told from a folder with a name by its attributes: it still has
-links, those of the layer.
+The attributes of a folder in an overlay's lower layer do not show that it was removed: its link count is that of the
+layer.
 """
 
 import contextlib
@@ -17,12 +17,13 @@ from waypoint.linux.tasks import procfs
 _MARK = " (deleted)"  # proc_pid_fd(5)
 _SUFFIX_BYTES = 8
 _SUFFIX = re.compile(rb"\.waypoint-[0-9a-f]{%d}$" % (2 * _SUFFIX_BYTES))
-_LONGEST_NAME = 200  # bytes of a file name (at most 255) that are kept before the suffix
+_LONGEST_NAME = 200  # how many bytes of a name are kept before the suffix: names have at most 255
 
 
 class RemovedFolder(NamedTuple):
-    """`mount_id`: of the mount on which the processes see the folder. `path`: the folder's last name in the nearest
-    folder above that is still there, as seen from the root of the processes' mount namespace. `mode` is st_mode.
+    """A removed folder. `mount_id`: the id of the mount on which the processes see the folder. `path`: the folder's
+    last name in its nearest parent that still exists, as seen from the root of the processes' mount namespace. `mode`
+    is st_mode.
     """
 
     mount_id: int
@@ -36,16 +37,15 @@ class RemovedFolder(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells the folder from all others."""
+        """The identity of the folder: two RemovedFolder with the same key are the same folder."""
         return self.mount_id, self.inode
 
 
 def find(pids: Iterable[int], root: int) -> list[RemovedFolder]:
-    """The removed folders that the processes hold, each once, sorted. Folders of /proc, which belong to processes that
-    have ended, are left out.
+    """Return the removed folders that the processes use, sorted and without duplicates. Skip folders in /proc, which
+    disappear when their process ends, and processes that have ended.
 
-    `root`: a descriptor of the root of the processes' mount namespace. Processes that have ended are skipped. Costs one
-    readlink(2) for each open file.
+    `root`: a descriptor of the root of the processes' mount namespace. Calls readlink(2) for each open file.
     """
     found: set[RemovedFolder] = set()
     for pid in pids:
@@ -57,7 +57,7 @@ def find(pids: Iterable[int], root: int) -> list[RemovedFolder]:
 
 
 def _links(pid: int) -> Iterator[tuple[str, str]]:
-    """The paths of the process's links in /proc that may lead to folders, and where they lead."""
+    """Yield each link of the process in /proc that may point to a folder, with the path that the link contains."""
     for number, path in procfs.open_files(pid).items():
         yield f"/proc/{pid}/fd/{number}", path
     for name in ("cwd", "root"):
@@ -67,10 +67,10 @@ def _links(pid: int) -> Iterator[tuple[str, str]]:
 
 
 def _folder_at(link: str, path: str, root: int) -> Iterator[RemovedFolder]:
-    """The folder to which `link` leads, unless that is another kind of file, or has its name still."""
+    """Yield the folder to which `link` points, unless it is not a folder, or was not removed."""
     try:
         fd = os.open(link, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):  # closed meanwhile, or no folder
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):  # closed by the process, or not a folder
         return
     try:
         found = os.fstat(fd)
@@ -90,7 +90,7 @@ def _folder_at(link: str, path: str, root: int) -> Iterator[RemovedFolder]:
 
 
 def _is_at(path: str, found: os.stat_result, root: int) -> bool:
-    """True if the folder `found` has the name `path`, which then ends in the mark by its own choice."""
+    """True if the folder `found` still exists at `path`: then its real name ends in " (deleted)"."""
     try:
         fd = beneath.open_beneath(root, path, os.O_PATH)
     except OSError:
@@ -102,7 +102,7 @@ def _is_at(path: str, found: os.stat_result, root: int) -> bool:
 
 
 def _in_nearest(path: str, root: int) -> str:
-    """`path` without the folders of it that are gone, or are links or files now."""
+    """Return `path` without those parent folders that no longer exist, or are links or files now."""
     folder, name = os.path.split(path)
     while folder != "/":
         with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def _in_nearest(path: str, root: int) -> str:
 
 
 def with_free_names(folders: Iterable[RemovedFolder], root: int) -> list[RemovedFolder]:
-    """The folders, with another name where the path is in use now, by a file or by another of the folders."""
+    """Return the folders, each with an unused name if its path is now used by a file or by another of the folders."""
     named: dict[str, RemovedFolder] = {}
     for folder in folders:
         path = _in_nearest(folder.path, root)
@@ -134,7 +134,7 @@ def _is_in_use(path: str, root: int) -> bool:
 
 
 def unused_name(path: str) -> str:
-    """`path` with a random suffix to its last name, in place of such a suffix if the name has one."""
+    """Return `path` with a random suffix after its last name. The suffix replaces an earlier suffix of this kind."""
     folder, name = os.path.split(os.fsencode(path))
     suffix = b".waypoint-" + os.urandom(_SUFFIX_BYTES).hex().encode()
     return os.fsdecode(os.path.join(folder, _SUFFIX.sub(b"", name)[:_LONGEST_NAME] + suffix))

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class TaskState(NamedTuple):
-    """A task's name, state (one letter, as in ps(1)), tracer (its pid, 0 if none), process group and session ids, and
-    which signals it ignores (bit N - 1 for signal N).
+    """A task's name, state (one letter, see ps(1)), tracer (its pid, or 0), process group id, session id, and ignored
+    signals (bit N - 1 for signal N).
 
     All ids are those of the reader's pid namespace.
     """
@@ -21,7 +21,7 @@ class TaskState(NamedTuple):
 
 
 def task_state(tid: int) -> TaskState:
-    """The state of the task `tid`, a process or any thread. Raises ProcessLookupError if the task is gone."""
+    """Return the state of the task `tid`, a process or any thread. Raises ProcessLookupError if the task has ended."""
     path = f"/proc/{tid}/status"
     try:
         with open(path, "rb") as file:

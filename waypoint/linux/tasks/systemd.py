@@ -1,7 +1,7 @@
-"""Asking systemd for a scope, a unit with a delegated part of the cgroup tree (systemd.scope(5)).
+"""Requests a scope from systemd: a unit with a delegated part of the cgroup tree (systemd.scope(5)).
 
-Where systemd is the init, only systemd may change the cgroup tree, except for the parts that it has delegated to a unit
-(the kernel's cgroup-v2.rst and systemd's CGROUP_DELEGATION document). The request goes through systemd's program
+If systemd is the init, only systemd may change the cgroup tree, except for the parts that it has delegated to a unit
+(the kernel's cgroup-v2.rst and systemd's CGROUP_DELEGATION document). The request is sent by systemd's program
 `busctl`, so that the daemon needs no D-Bus library (org.freedesktop.systemd1(5)).
 """
 
@@ -19,11 +19,11 @@ def is_manager() -> bool:
 
 
 def start_scope(unit: str, pid: int, description: str, most: SessionLimits) -> None:
-    """Start the scope `unit` (`NAME.scope`) with process `pid` in it and its cgroup subtree delegated. `most`:
-    the limits of the scope, in place of systemd's defaults for a single service (DefaultTasksMax).
+    """Start the scope `unit` (`NAME.scope`), which contains process `pid` and has its cgroup subtree delegated. `most`:
+    the limits of the scope. They replace systemd's defaults, which are meant for a single service (DefaultTasksMax).
 
-    The scope ends with its last process. Raises OSError with systemd's message if systemd refuses, for
-    example because such a unit is running, and TimeoutError if systemd does not answer within ANSWER_S seconds.
+    The scope ends with its last process. Raises OSError with systemd's message if systemd refuses, for example because
+    a unit of this name runs, and TimeoutError if systemd does not answer within ANSWER_S seconds.
     """
     manager = ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"]
     properties = ["PIDs", "au", "1", str(pid), "Delegate", "b", "true", "Description", "s", description]

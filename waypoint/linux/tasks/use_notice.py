@@ -1,7 +1,7 @@
 """Detects that a cgroup uses the processor: perf_event_open(2) with PERF_FLAG_PID_CGROUP.
 
-cgroup2 has no such event: cpu.stat must be polled, and cpu.pressure reports waiting for the processor, not its use. An
-armed counter costs nothing while no process of the group runs.
+cgroup2 itself has no such event: cpu.stat must be polled, and cpu.pressure reports waiting for the processor, not its
+use. An armed counter costs nothing while no process of the group runs.
 """
 
 import mmap
@@ -19,7 +19,7 @@ _IOC_ENABLE, _IOC_DISABLE = 0x2400, 0x2401
 
 
 class UseNotice:
-    """Watches one cgroup2 group, with all groups below it. Disarmed at first.
+    """Watches one cgroup2 group and all groups below. Disarmed at first.
 
     `fds`: one descriptor per processor. While armed, a descriptor becomes readable (POLLIN) whenever the group has used
     another `usec` microseconds of its processor.
@@ -64,7 +64,7 @@ class UseNotice:
 
 
 def _online() -> list[int]:
-    """The numbers of the processors that run."""
+    """Return the numbers of the online processors."""
     numbers: list[int] = []
     with open("/sys/devices/system/cpu/online") as file:
         for part in file.read().strip().split(","):

@@ -1,4 +1,4 @@
-"""The steps of openpty(3) one by one, for a devpts instance that is not at /dev/pts (pty(7), ioctl_tty(2))."""
+"""The single steps of openpty(3), for a devpts instance that is not mounted at /dev/pts (pty(7), ioctl_tty(2))."""
 
 import errno
 import fcntl
@@ -9,24 +9,24 @@ import termios
 
 _TIOCSPTLCK = 0x40045431
 _TIOCGPTPEER = 0x5441
-_PTMX = os.makedev(5, 2)  # in every devpts
+_PTMX = os.makedev(5, 2)  # the device number of `ptmx` in every devpts
 
 
 def check_master(fd: int) -> None:
-    """Raise OSError ENOTTY if `fd` is not the master of a terminal: whoever has given it may have given anything."""
+    """Raise OSError ENOTTY if `fd` is not the master of a terminal. Call this for a descriptor from another process."""
     facts = os.fstat(fd)
     if not stat.S_ISCHR(facts.st_mode) or facts.st_rdev != _PTMX:
         raise OSError(errno.ENOTTY, "is not the master of a terminal", f"fd {fd}")
 
 
 def unlock_slave(master: int) -> None:
-    """Unlock the slave of the terminal `master`."""
+    """Unlock the slave of the terminal `master`, so that it can be opened."""
     fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
 
 
 def open_slave(master: int) -> int:
-    """A descriptor of the slave of the terminal `master`, whatever lies at its path. It does not become the caller's
-    controlling terminal.
+    """Open the slave of the terminal `master` without using a path. The slave does not become the caller's controlling
+    terminal.
     """
     return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 

@@ -1,4 +1,6 @@
-"""Pseudo-terminals, seen from the master: foreground group, modes, window size, input (tty_ioctl(4), pty(7))."""
+"""Operations on a pseudo-terminal through its master: foreground group, modes, window size, input (tty_ioctl(4),
+pty(7)).
+"""
 
 import array
 import contextlib
@@ -15,15 +17,15 @@ from typing import NamedTuple
 _LOCK = struct.Struct("=4IB19s")
 _IFLAG, _OFLAG, _LFLAG = 0, 1, 3
 _TIOCGPTPEER = 0x5441  # asm-generic/ioctls.h; termios has it from Python 3.13 on
-_TIOCGSID = 0x5429  # tcgetsid(3), which `os` does not have
+_TIOCGSID = 0x5429  # tcgetsid(3), which is missing in the module `os`
 _QUEUE_BYTES = 4096  # size of a terminal's input buffer (n_tty.c, N_TTY_BUF_SIZE)
-# Input flags that replace typed bytes by others, and local flags that echo them or make them act.
+# The input flags that replace typed bytes by other bytes, and the local flags that echo typed bytes or act on them.
 _CHANGES_INPUT = termios.ISTRIP | termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXANY | termios.PARMRK
 _ACTS_ON_INPUT = termios.ECHO | termios.ECHONL | termios.ISIG | termios.IEXTEN
 
 
 class Modes(NamedTuple):
-    """The flag words of termios(3), and the characters that raise signals (None: that character is switched off)."""
+    """The flag words of termios(3), and the characters that raise signals (None: the character is disabled)."""
 
     iflag: int
     oflag: int
@@ -34,7 +36,7 @@ class Modes(NamedTuple):
 
 
 def foreground_group(master: int) -> int:
-    """The id of the terminal's foreground process group in the caller's pid namespace; 0 if there is none."""
+    """Return the id of the terminal's foreground process group in the caller's pid namespace, or 0 if there is none."""
     try:
         return os.tcgetpgrp(master)
     except OSError as error:
@@ -44,7 +46,9 @@ def foreground_group(master: int) -> int:
 
 
 def session_leader(master: int) -> int:
-    """The pid, in the caller's pid namespace, of the leader of the terminal's session; 0 if it has none (any more)."""
+    """Return the pid, in the caller's pid namespace, of the leader of the terminal's session. 0 if there is no
+    session.
+    """
     try:
         (pid,) = struct.unpack("i", fcntl.ioctl(master, _TIOCGSID, bytes(4)))
     except OSError as error:
@@ -55,7 +59,7 @@ def session_leader(master: int) -> int:
 
 
 def modes(master: int) -> Modes:
-    """The modes of the terminal `master`. The kernel answers with those of the slave (pty(7))."""
+    """Return the modes of the terminal `master`. The kernel returns the modes of the slave (pty(7))."""
     numbers, characters = _read_termios(master)
     signs = (_character(characters[place]) for place in (termios.VINTR, termios.VQUIT, termios.VSUSP))
     return Modes(numbers[_IFLAG], numbers[_OFLAG], numbers[_LFLAG], *signs)
@@ -64,8 +68,8 @@ def modes(master: int) -> Modes:
 def hold_output_raw(master: int) -> None:
     """Clear OPOST, and lock it (TIOCSLCKTRMIOS) so that no program can set it until `release_output`.
 
-    Takes effect at once, for output that is written from now on. The lock needs CAP_SYS_ADMIN. Without that
-    capability OPOST stays unlocked, and a shell sets OPOST again after a job that was killed by a signal.
+    Affects all output that is written afterwards. The lock needs CAP_SYS_ADMIN. Without that capability OPOST stays
+    unlocked, and a shell sets OPOST again after a job that was killed by a signal.
     """
     _set_output_processing(master, on=False)
     with contextlib.suppress(PermissionError):
@@ -87,7 +91,7 @@ def _set_output_processing(master: int, *, on: bool) -> None:
 
 
 def window_size(fd: int) -> tuple[int, int]:
-    """The rows and columns of the terminal `fd`."""
+    """Return the rows and columns of the terminal `fd`."""
     rows, cols, _, _ = struct.unpack("HHHH", fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
     return rows, cols
 
@@ -98,14 +102,16 @@ def set_window_size(fd: int, rows: int, cols: int) -> None:
 
 
 def unread_bytes(fd: int) -> int:
-    """How many bytes can be read at once from the pipe or terminal `fd` (FIONREAD)."""
+    """Return how many bytes can be read without waiting from the pipe or terminal `fd` (FIONREAD)."""
     count = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, count)
     return count[0]
 
 
 def read_now(fd: int, limit: int) -> bytes:
-    """Read at most `limit` bytes from the non-blocking `fd`. Empty if there are none or the terminal has hung up."""
+    """Read at most `limit` bytes from the non-blocking `fd`. Return b"" if no bytes wait or the terminal has hung
+    up.
+    """
     try:
         return os.read(fd, limit)
     except OSError as error:
@@ -115,10 +121,10 @@ def read_now(fd: int, limit: int) -> bytes:
 
 
 def take_typed_ahead(master: int) -> bytes:
-    """Read the input that was typed but not read yet (type-ahead), an unfinished line included, and return it.
+    """Read and return the input that was typed but not read yet (type-ahead), including an unfinished line.
 
-    A line that ended by ^D has that character as its last. No other process may read the terminal or change its modes
-    meanwhile: stop the session first. Empty if the terminal has hung up.
+    A line that was ended by ^D ends with that character. Freeze the session first: no other process may read the
+    terminal or change its modes at the same time. Returns b"" if the terminal has hung up.
     """
     try:
         slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -140,7 +146,7 @@ def take_typed_ahead(master: int) -> bytes:
 
 
 def _read_lines(slave: int, characters: list[bytes | int]) -> Iterator[bytes]:
-    """Read the finished lines. After the last one, the line discipline has processed all bytes that were typed."""
+    """Yield the finished lines. After the last line, the line discipline has processed all bytes that were typed."""
     special = [bytes([_character(characters[place]) or 0]) for place in (termios.VEOF, termios.VEOL, termios.VEOL2)]
     ends = (b"\n", *(character for character in special[1:] if character != b"\0"))
     for _ in range(_QUEUE_BYTES):
@@ -154,11 +160,11 @@ def _read_lines(slave: int, characters: list[bytes | int]) -> Iterator[bytes]:
 
 
 def type_ahead(master: int, data: bytes) -> None:
-    """Put `data` from `take_typed_ahead` back as unread input. No byte of `data` is echoed, changed or raises a signal.
+    """Insert `data` from `take_typed_ahead` as unread input. No byte of `data` is echoed, changed or raises a signal.
 
-    The modes are changed for that time, so no other process may change them meanwhile. TIOCSTI is used because the line
-    discipline has processed the byte when the call returns. A worker of the kernel processes bytes that are written to
-    the master, at some later time.
+    The terminal's modes are changed during this call, so no other process may change them at the same time. The call
+    uses TIOCSTI, because the line discipline has processed the byte when TIOCSTI returns. A write to the master would
+    be processed at some later time, by a worker of the kernel.
     """
     slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -178,18 +184,18 @@ def type_ahead(master: int, data: bytes) -> None:
 
 
 def wait_briefly(fd: int, patience_s: float) -> bool:
-    """Wait, by polling in a loop, until the terminal `fd` has bytes to read. False after `patience_s` seconds.
+    """Wait, by polling in a loop, until the terminal `fd` has bytes to read. Return False after `patience_s` seconds.
 
-    The loop uses the processor all the time. It is faster than a blocking read or poll: those sleep until a worker of
-    the kernel has moved the written bytes (tty_buffer_flush_work), and an idle processor may wake up slowly, above all
-    in virtual machines.
+    The loop keeps the processor busy. It is faster than a blocking read or poll, which sleep until a worker of the
+    kernel has moved the written bytes (tty_buffer_flush_work): an idle processor may wake up slowly, above all in
+    virtual machines.
     """
     count = array.array("i", [0])
     until = time.monotonic() + patience_s
     while True:
         try:
             fcntl.ioctl(fd, termios.FIONREAD, count)
-        except OSError:  # hung up: the caller's read will tell
+        except OSError:  # the terminal has hung up: the caller's read will report that
             return True
         if count[0]:
             return True
@@ -204,7 +210,9 @@ def _character(value: bytes | int) -> int | None:
 
 
 def _read_termios(fd: int) -> tuple[list[int], list[bytes | int]]:
-    """The result of tcgetattr in two parts: the numbers (four flag words, two speeds) and the control characters."""
+    """Return the result of tcgetattr in two parts: the numbers (four flag words, two speeds) and the control
+    characters.
+    """
     *numbers, characters = termios.tcgetattr(fd)
     if not isinstance(characters, list):
         raise TypeError("tcgetattr returned no list of control characters")
@@ -212,6 +220,6 @@ def _read_termios(fd: int) -> tuple[list[int], list[bytes | int]]:
 
 
 def _write_termios(fd: int, numbers: list[int], characters: list[bytes | int]) -> None:
-    """Set what `_read_termios` returned, with effect at once (TCSANOW)."""
+    """Set attributes in the form that `_read_termios` returns, with effect at once (TCSANOW)."""
     attributes: list[int | list[bytes | int]] = [*numbers, characters]
     termios.tcsetattr(fd, termios.TCSANOW, attributes)

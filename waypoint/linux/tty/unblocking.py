@@ -1,9 +1,10 @@
-"""Calls on a terminal's master that must not wait, though somebody else may let them.
+"""Keeps calls on a terminal's master from blocking, even if the session makes the master blocking.
 
-Whether a call waits is a flag of the open file description (O_NONBLOCK, open(2)). That of a session's master is shared
-with the session's pid 1, from which the session's root can take it (pidfd_getfd(2)): it may clear the flag, and take
-what poll(2) has just promised. A tty knows no flag of the single call (RWF_NOWAIT is refused). So a thread looks
-whether a call takes too long; it sets the flag again and interrupts the call, which then finds that it would wait.
+O_NONBLOCK is a flag of the open file description (open(2)), which the daemon shares with the session's pid 1. The
+session's root can get the descriptor from pid 1 (pidfd_getfd(2)), clear the flag, and read the bytes that poll(2) has
+just reported to the daemon. A tty does not support a flag for a single call (RWF_NOWAIT is refused). So a thread
+watches whether a call takes too long. If so, it sets the flag again and interrupts the call, which then fails with
+EAGAIN.
 """
 
 import contextlib
@@ -14,19 +15,19 @@ import time
 from collections.abc import Iterator
 
 LOOK_S = 0.05
-"""Seconds between two looks, so half of what the event loop can lose by one call, on the average."""
-_REST_S = 1.0  # the thread looks until there was no call for so long
+"""The interval between two checks in seconds. A call may block the event loop for up to two intervals."""
+_REST_S = 1.0  # the thread stops checking when there was no call for this long
 
 
 class _Watchman:
-    """Lives in a process once, for its main thread."""
+    """Watches the calls of the main thread. There is at most one of these in a process."""
 
     def __init__(self) -> None:
         self._fd = -1
         self._calls = 0
         self._begun = threading.Event()
         self.freed = 0  # calls that had to be interrupted
-        # Python makes a call again that a signal has interrupted, if its handler returns (PEP 475).
+        # After a signal whose handler returns, Python repeats the interrupted call (PEP 475).
         signal.signal(signal.SIGURG, lambda _number, _frame: None)
         threading.Thread(target=self._look_always, name="unblocking", daemon=True).start()
 
@@ -47,7 +48,7 @@ class _Watchman:
             while time.monotonic() - quiet_since < _REST_S:
                 fd, calls = self._fd, self._calls
                 if fd >= 0 and calls == seen:
-                    with contextlib.suppress(OSError):  # it was closed meanwhile
+                    with contextlib.suppress(OSError):  # the descriptor was closed in the meantime
                         self._free(fd, main)
                 elif calls != seen:
                     seen, quiet_since = calls, time.monotonic()
@@ -66,10 +67,10 @@ _watchman: _Watchman | None = None
 
 @contextlib.contextmanager
 def unblocked(fd: int) -> Iterator[list[int]]:
-    """A call on the master `fd` in the `with` block does not wait for longer than about two times LOOK_S, whatever
-    others do: it raises BlockingIOError then. To be used in the main thread; does nothing in another one.
+    """Keep a call on the master `fd` in the `with` block from blocking for longer than about two times LOOK_S: the call
+    then raises BlockingIOError. Works in the main thread only; does nothing in other threads.
 
-    Gives a list that has an item afterwards if a call had to be interrupted.
+    Yields a list, which has an item after the block if the call had to be interrupted.
     """
     global _watchman
     if threading.current_thread() is not threading.main_thread():
