@@ -160,10 +160,10 @@ def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> Non
         "code": "criu-ghost",
         "exit": 5,
         "tried": "dump the processes",
-        "on": f"(log: {tmp_path}/dump.log)",
+        "on": f"(log, for root only: {tmp_path}/dump.log)",
         "said": "a process has a deleted file open, /tmp/big, that is too large to be kept with the image"
         " (80003072 bytes)",
-        "next": "close the file, or end the process",
+        "next": "free space on the disk, close the file, or end the process",
     }
 
 

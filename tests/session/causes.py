@@ -80,13 +80,6 @@ REFUSED = (
         follow=(END,),
     ),
     Refused(
-        name="a large deleted file",
-        start=hold("ghost"),
-        said="a deleted file open, ",
-        advice="close the file, or end the process",
-        follow=(LET_GO, END),
-    ),
-    Refused(
         name="a kind of file",
         start=hold("ruleset"),
         said="of a kind that CRIU cannot dump",

@@ -36,14 +36,6 @@ def io_uring() -> int:
     return system_call(IO_URING_SETUP, 1, ctypes.create_string_buffer(120))
 
 
-def ghost() -> int:
-    """Open a large file and delete it."""
-    fd = os.open("/srv/large", os.O_RDWR | os.O_CREAT)
-    os.posix_fallocate(fd, 0, 80_000_000)
-    os.unlink("/srv/large")
-    return fd
-
-
 def dev_tty() -> int:
     return os.open("/dev/tty", os.O_RDWR)
 

@@ -50,7 +50,7 @@ def session(home: Home, client: Client) -> Iterator[Session]:
 def check_message(text: str) -> Path | None:
     """Check the parts of an error message, and return the path of the log that the message names, if any."""
     assert re.match(r"waypoint: cannot \S+ .+: .+\n  next: \S.+", text), text
-    found = re.search(r"\(log: ([^)]+)\)", text)
+    found = re.search(r"\(log, for root only: ([^)]+)\)", text)
     return Path(found[1]) if found else None
 
 

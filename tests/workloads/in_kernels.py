@@ -54,10 +54,6 @@ while True:
     note(file.read().decode().split())
 """,
         slow=True,
-        tier="respawn",
-        because="its image would be as large: 64 MB are the limit",
-        degraded=("/opt/workload/large, that is too large",),
-        again=("respawned python3",),
     ),
     python(
         "shared memory of processes",

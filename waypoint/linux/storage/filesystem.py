@@ -39,7 +39,7 @@ def sync_filesystem(path: StrPath) -> None:
         os.close(fd)
 
 
-def free_bytes(path: StrPath) -> int:
+def free_bytes(path: StrPath | int) -> int:
     """Bytes that an unprivileged process can still write to the file system under `path` (statvfs(3), f_bavail)."""
     numbers = os.statvfs(path)
     return numbers.f_bavail * numbers.f_frsize

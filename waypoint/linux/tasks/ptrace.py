@@ -20,7 +20,7 @@ _SEIZE, _INTERRUPT = 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 _EVERY_SIGNAL = b"\xff" * 8
 _O_SUSPEND_SECCOMP = 1 << 21
-_WALL = 0x40000000
+WALL = 0x40000000
 _MASK_BYTES = 8
 _REGISTERS = struct.Struct("<27Q")  # struct user_regs_struct of x86-64
 REGISTERS_BYTES = _REGISTERS.size
@@ -52,7 +52,7 @@ def wait(tid: int) -> int | None:
     """Block until a seized task stops. Return the signal that is about to be delivered to the task, or 0 if there is no
     signal. Return None if the task has ended.
     """
-    _, status = os.waitpid(tid, _WALL)
+    _, status = os.waitpid(tid, WALL)
     if not os.WIFSTOPPED(status):
         return None
     return 0 if status >> 16 else os.WSTOPSIG(status)

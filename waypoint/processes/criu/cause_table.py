@@ -94,7 +94,7 @@ CAUSES: tuple[Cause, ...] = (
         "ghost",
         r"Can't dump ghost file (?P<path>.*) of (?P<size>\d+) size, increase limit",
         "a process has a deleted file open, {path}, that is too large to be kept with the image ({size} bytes)",
-        "close the file, or end the process",
+        "free space on the disk, close the file, or end the process",
     ),
     Cause(
         "inotify-instances",

@@ -54,7 +54,7 @@ class CriuFailed(WaypointError):
             said = f"{diagnosis.who}: {said}"
         super().__init__(
             f"{action} the processes",
-            f"(log: {log})" if log else "",
+            f"(log, for root only: {log})" if log else "",
             said,
             diagnosis.next_step,
             code=f"criu-{diagnosis.name}",

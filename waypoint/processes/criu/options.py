@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from waypoint.linux.storage import filesystem
 from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.processes.criu.ghosts import external_name
 from waypoint.processes.criu.messages import CGROUPS_IGNORE, EMPTY_NETWORK, NETWORK_LOCK_SKIP, Value
 
-# Deleted files up to this size are stored in the image. CRIU's default of 1 MiB refuses ordinary databases, and on
-# overlayfs a deleted file cannot be linked back.
-GHOST_LIMIT_BYTES = 64 << 20
+# The image of an open deleted file ("ghost") may have this size; the field of CRIU's request has 32 bits.
+_MOST_GHOST_BYTES = (1 << 32) - 1
 
 ERRORS_ONLY = 1
 EVERYTHING = 4
@@ -68,7 +68,9 @@ class DumpOptions:
         message: dict[str, Value] = {
             "pid": self.tree_pid,
             "leave_running": True,
-            "ghost_limit": GHOST_LIMIT_BYTES,
+            # CRIU's default of 1 MiB refuses ordinary databases, and on overlayfs a deleted file cannot be linked back.
+            # Half of the free space: a restore writes the file once more.
+            "ghost_limit": min(filesystem.free_bytes(self.images_fd) // 2, _MOST_GHOST_BYTES),
             "timeout": self.timeout_s,
             "log_level": self.log_level,
             "notify_scripts": True,
