@@ -291,7 +291,20 @@ def test_an_error_is_json_if_the_verb_was_given_json() -> None:
 PRINT_FACTS = {
     "events",
     *("ps", "stop", "doctor", "exec", "shell", "daemon status", "checkpoint", "restore", "fork"),
-    *("branch", "branch list", "branch delete", "rm", "log", "show", "undo", "op log", "gc", "du"),
+    *(
+        "branch",
+        "branch list",
+        "branch delete",
+        "rm",
+        "log",
+        "show",
+        "layer list",
+        "layer get",
+        "undo",
+        "op log",
+        "gc",
+        "du",
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 """Captures and operations of root are refused to other users; each user undoes only their own operations."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,22 @@ def test_captures_and_branches_of_root_are_refused_with_their_owner(shared: Home
                     "use a branch or checkpoint of your own, or another name; or let root run the command\n"
                     in done.stderr
                 )
+
+
+def test_a_user_attaches_and_gets_only_what_they_may_read(shared: Home, person: Person, tmp_path: Path) -> None:
+    tmp_path.chmod(0o711)
+    out = tmp_path / "out"
+    out.mkdir()
+    out.chmod(0o777)
+    (out / "own").write_text("own")
+    done = person.can(shared, "checkpoint", "of-shadow", "-b", "own", "--attach", "x=/etc/shadow")
+    refused(done, f"cannot attach x=/etc/shadow: {person.name} may not read /etc/shadow")
+    succeeds(person.can(shared, "checkpoint", "with-own", "-b", "own", "--attach", f"x={out}/own"))
+    succeeds(person.can(shared, "layer", "get", "with-own", "x", f"{out}/back"))
+    assert ((out / "back").stat().st_uid, (out / "back").read_text()) == (person.uid, "own")
+    refused(person.can(shared, "layer", "get", "with-own", "x", "/etc/new"), f"{person.name} may not write /etc")
+    shared.must("checkpoint", "roots-x", "-b", "roots", "--attach", "x=/etc/hostname")
+    refused(person.can(shared, "layer", "get", "roots-x", "x", f"{out}/of-root"), "it belongs to root")
 
 
 def test_undo_of_a_user_takes_back_no_operation_of_root(shared: Home, person: Person) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from waypoint.capture import bounds, sealing
+from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.layer import Area, CaptureOptions, RestoreTarget, Taking
@@ -26,7 +27,7 @@ from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
 from waypoint.model.errors import Failed, HostLacks, StateConflict, WaypointError, of_machine
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer
+from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer, User
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
 from waypoint.processes.respawn.manifest import Manifest
@@ -34,6 +35,7 @@ from waypoint.store.change import Change
 from waypoint.store.names import Names
 from waypoint.store.reading import content_removed
 from waypoint.upper.contract import NEXT_STEPS, Pool, Shares
+from waypoint.upper.placing import Where
 
 FindCriu = Callable[[], CriuProgram]
 """Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works, and Failed if the
@@ -248,6 +250,16 @@ class HeldCapture:
         """Make the writable upper tree `tree` that contains the capture's files."""
         for layer in LAYERS:
             layer.restore_tree(self._area, self.capture, tree)
+
+    def place(self, kind: str, path: str, where: Where, user: User) -> None:
+        """Copy the attached layer to `path` in the files of a session that has not started; they belong to `user`.
+        Raises UnknownName, StateConflict if the path exists.
+        """
+        ATTACHED.place(self._area, self.capture, kind, path, where, user)
+
+    def get(self, kind: str, dest: str, user: User) -> AttachedLayer:
+        """Copy the attached layer to `dest` on the host, as `user`. Raises UnknownName, StateConflict."""
+        return ATTACHED.get(self._area, self.capture, kind, dest, user)
 
     def restore(self, target: RestoreTarget) -> int:
         """Restore the terminal and the processes; the caller has restored the files by `copy_files`. Return the host's

@@ -6,6 +6,7 @@ Loaded by every verb of the fast path: client/wire.py says what may be imported 
 import os
 
 from waypoint.client.address import find_home, pick_branch
+from waypoint.client.quoting import as_json_text
 from waypoint.model.errors import UsageProblem
 
 TYPE_CHECKING = False
@@ -27,6 +28,11 @@ def current_folder() -> str:
         return os.getcwd()
     except FileNotFoundError as error:
         raise UsageProblem("start in", "this directory", "it was removed", "go to another directory (cd /)") from error
+
+
+def absolute(path: str) -> str:
+    """Return `path` as an absolute path without "..". Raises UsageProblem if it is not UTF-8."""
+    return as_json_text(os.path.normpath(path if path.startswith("/") else f"{current_folder()}/{path}"))
 
 
 def branch_of(given: "Given") -> str:

@@ -32,6 +32,8 @@ PLACES = {
     "branch delete": "commands.names:delete",
     "branch list": "commands.names:list_branches",
     "branch rename": "commands.names:rename",
+    "layer list": "commands.layers:list_layers",
+    "layer get": "commands.layers:get",
     "rm": "commands.names:remove",
     "log": "commands.log:run",
     "show": "commands.show:run",

@@ -4,7 +4,16 @@ from dataclasses import replace
 
 from waypoint.client.link import ask, quote_branch
 from waypoint.client.results import field_of, parse, parse_list
-from waypoint.model.facts import BranchFacts, CaptureFacts, DuFacts, GcFacts, OperationFacts, StrangerFacts, UndoneFacts
+from waypoint.model.facts import (
+    BranchFacts,
+    CaptureFacts,
+    DuFacts,
+    GcFacts,
+    GotLayerFacts,
+    OperationFacts,
+    StrangerFacts,
+    UndoneFacts,
+)
 from waypoint.model.names import parse_name
 
 
@@ -26,6 +35,13 @@ class History:
         """The capture of `name`."""
         answer = ask(self._home, "GET", f"/v1/captures/{quote_branch(parse_name(name))}")
         return parse(CaptureFacts, field_of(answer, "capture"))
+
+    def get_layer(self, name: str, kind: str, dest: str) -> GotLayerFacts:
+        """Copy the attached layer `kind` of the capture `name` to `dest`, an absolute path on this machine that does
+        not exist. Raises UnknownName, StateConflict.
+        """
+        target = f"/v1/captures/{quote_branch(parse_name(name))}/layer"
+        return parse(GotLayerFacts, self._ask_once(target, {"kind": kind, "dest": dest}))
 
     def branches(self) -> list[BranchFacts]:
         """All branches, live or not, sorted by name."""

@@ -77,14 +77,22 @@ class Client:
         """
         return Session(self, parse_name(branch), user=user)
 
-    def fork(self, name: str, *branches: str, count: int | None = None, prefix: str | None = None) -> list["Session"]:
+    def fork(
+        self,
+        name: str,
+        *branches: str,
+        count: int | None = None,
+        prefix: str | None = None,
+        attach_at: Mapping[str, str] = {},
+    ) -> list["Session"]:
         """Start sessions on new `branches`, all of them or none, each a copy of the capture `name`.
 
         Instead of branches, `count`: so many, named `<prefix>-1` and so on (`prefix` None: `name`). If `name` is a live
-        branch, its session is captured now. Raises StateConflict if a branch exists.
+        branch, its session is captured now. `attach_at`: paths in the new sessions at which attached layers of the
+        capture are placed, by kind. Raises StateConflict if a branch exists.
         """
         body: dict[str, object] = {"name": parse_name(name), "branches": [parse_name(branch) for branch in branches]}
-        body |= {"count": count, "prefix": prefix}
+        body |= {"count": count, "prefix": prefix, **({"attach_at": dict(attach_at)} if attach_at else {})}
         answer = field_of(ask(self.home, "POST", "/v1/forks", body, may_repeat=False), "forks")
         made = [parse(SessionFacts, field_of(fork, "session")) for fork in answer] if isinstance(answer, list) else []
         return [Session(self, facts.branch, facts, is_new=True) for facts in made]
@@ -250,26 +258,42 @@ class Session:
         return iter_logs(self._client.home, self.branch, follow=follow)
 
     def checkpoint(
-        self, name: str, *, message: str = "", tier: WantedTier = "auto", force: bool = False, park: bool = False
+        self,
+        name: str,
+        *,
+        message: str = "",
+        tier: WantedTier = "auto",
+        force: bool = False,
+        park: bool = False,
+        attach: Mapping[str, str] = {},
     ) -> CheckpointFacts:
         """Capture the session under the name `name`. The session continues.
 
         `tier`: raise CannotCapture if this tier cannot be reached. `force`: move the name if a checkpoint has it
         already; otherwise that is a StateConflict. `park`: end the session afterwards; raises CannotCapture if its
-        processes cannot be kept, unless `tier` is `respawn` or `files`.
+        processes cannot be kept, unless `tier` is `respawn` or `files`. `attach`: absolute paths of files or folders
+        of this machine that are attached to the capture, by kind (model, cache, trace or another word).
         """
-        body = {"name": parse_name(name), "message": message, "tier": tier, "force": force, "park": park}
+        body: dict[str, object] = {"name": parse_name(name), "message": message, "tier": tier}
+        body |= {"force": force, "park": park, **({"attach": dict(attach)} if attach else {})}
         return parse(CheckpointFacts, self._ask_once("checkpoint", body))
 
     def restore(
-        self, name: str, *, only: Literal["files", "shell"] | None = None, lose_processes: bool = False
+        self,
+        name: str,
+        *,
+        only: Literal["files", "shell"] | None = None,
+        lose_processes: bool = False,
+        attach_at: Mapping[str, str] = {},
     ) -> SessionFacts:
         """Go back to the capture `name`, in place of the session if there is one.
 
         The replaced session is captured first, with its processes unless `lose_processes`; raises CannotCapture if they
-        cannot be kept. Attached terminals stay attached.
+        cannot be kept. Attached terminals stay attached. `attach_at`: paths in the new session at which attached layers
+        of the capture are placed, by kind.
         """
         body: dict[str, object] = {"name": parse_name(name), "only": only, "lose_processes": lose_processes}
+        body |= {"attach_at": dict(attach_at)} if attach_at else {}
         answer = self._ask_once("restore", body)
         self._known = parse(SessionFacts, field_of(answer, "session"))
         self._begun = self._known.id if self._begun is not None else None

@@ -126,7 +126,7 @@ class StopFacts:
 
 class LayerFacts(TypedDict):
     """One layer of a capture. `files` also has `tree` (its folder in the pool), `processes` also `count` to `criu`,
-    `terminal` also `rows` and `cols`, `shell` also `moment` (model/records.py).
+    `terminal` also `rows` and `cols`, `shell` also `moment`, attached layers `attached` to `files` (model/records.py).
 
     `digest`: None until the layer is in the store. `frozen_ms`: how long CRIU froze the processes. `ids`, `seccomp`: as
     in SessionFacts; restored processes keep theirs.
@@ -143,6 +143,10 @@ class LayerFacts(TypedDict):
     ids: NotRequired[Literal["shifted", "host"]]
     seccomp: NotRequired[Literal["default", "userns", "none"]]
     moment: NotRequired[Literal["now", "prompt"]]
+    attached: NotRequired[bool]
+    type: NotRequired[Literal["file", "directory"]]
+    source: NotRequired[str]
+    files: NotRequired[int]
     rows: NotRequired[int]
     cols: NotRequired[int]
 
@@ -194,6 +198,17 @@ class CheckpointFacts:
     total_ms: float
     durable: bool
     degraded: list[ConditionFacts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GotLayerFacts:
+    """An attached layer that was copied to `path` on the host."""
+
+    capture: str
+    kind: str
+    type: Literal["file", "directory"]
+    size_bytes: int
+    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

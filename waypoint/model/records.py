@@ -244,7 +244,7 @@ class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
     moment: ShellMoment = "now"
 
 
-class AttachedLayer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AttachedLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A file or folder that the user has attached to a capture, under a kind of the user's choice (model, cache,
     trace). `source`: its path then. `files`: the number of its files.
     """

@@ -28,6 +28,9 @@ VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 """A valid name of a shell variable."""
 
 
+LayerKind = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_-]{0,31}$")]
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all request bodies."""
 
@@ -70,24 +73,29 @@ class StopRequest(Request, frozen=True):
 
 
 class CheckpointRequest(Request, frozen=True):
-    """`tier`: `auto` is `live` if the processes can be dumped, else `respawn`; with `park` it is `live`."""
+    """`tier`: `auto` is `live` if the processes can be dumped, else `respawn`; with `park` it is `live`. `attach`:
+    absolute paths on the host, of files or folders that are attached to the capture, by kind.
+    """
 
     name: str
     message: str = ""
     tier: Literal["auto", "live", "respawn", "files"] = "auto"
     force: bool = False
     park: bool = False
+    attach: dict[LayerKind, str] = {}
 
 
 class RestoreRequest(Request, frozen=True):
     """`name`: a checkpoint, a branch, or a capture's id or unique prefix. `lose_processes`: of the
     processes of the replaced session, keep only the command lines to start them again. Without it, the restore fails if
-    these processes cannot be captured.
+    these processes cannot be captured. `attach_at`: absolute paths in the session, at which attached layers are placed,
+    by kind.
     """
 
     name: str
     only: Literal["files", "shell"] | None = None
     lose_processes: bool = False
+    attach_at: dict[LayerKind, str] = {}
 
 
 class ForkRequest(Request, frozen=True):
@@ -97,6 +105,14 @@ class ForkRequest(Request, frozen=True):
     branches: list[str] = []
     count: Annotated[int, msgspec.Meta(ge=1)] | None = None
     prefix: str | None = None
+    attach_at: dict[LayerKind, str] = {}
+
+
+class LayerRequest(Request, frozen=True):
+    """`dest`: an absolute path on the host that does not exist."""
+
+    kind: str
+    dest: str
 
 
 class RenameRequest(Request, frozen=True):

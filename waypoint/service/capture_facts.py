@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from waypoint.capture.layers.table import LAYERS, layer_of
+from waypoint.capture.layers.table import NAMED, layer_of
 from waypoint.model.conditions import facts_of
 from waypoint.model.facts import CaptureFacts, LayerFacts
 from waypoint.model.records import Capture, ProcessesLayer, Standing
@@ -38,6 +38,7 @@ def _without_programs(layer: LayerFacts) -> LayerFacts:
     hidden: LayerFacts = {**layer}
     hidden.pop("programs", None)
     hidden.pop("lost", None)
+    hidden.pop("source", None)
     return hidden
 
 
@@ -70,7 +71,7 @@ def _of(capture: Capture, names: list[str], standing: Standing, sizes: Mapping[s
 
 def _layers(capture: Capture, sizes: Mapping[str, int]) -> dict[str, LayerFacts | None]:
     """The facts about the layers, by kind; None for a usual layer that the capture lacks."""
-    found: dict[str, LayerFacts | None] = dict.fromkeys(layer.kind for layer in LAYERS)
+    found: dict[str, LayerFacts | None] = dict.fromkeys(layer.kind for layer in NAMED)
     for kind, record in capture.layers.items():
         facts = {"size_bytes": None, "digest": None, **layer_of(kind).facts(record)}
         facts |= {"size_bytes": sizes[kind]} if kind in sizes else {}

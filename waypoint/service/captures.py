@@ -9,6 +9,7 @@ from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import CheckpointFacts, ExchangedFacts, ForkFacts, ReplacedFacts, SessionFacts
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
 from waypoint.model.verbs import MAX_FORKS
+from waypoint.service import layers
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture, run_hooks
 from waypoint.session import checkpoint as checkpointing
@@ -32,7 +33,13 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     begin = time.monotonic()
     tier = None if request.tier == "auto" else request.tier
     options = checkpointing.CheckpointOptions(
-        request.name, tier, request.message, force=request.force, park=request.park, within=within
+        request.name,
+        tier,
+        request.message,
+        force=request.force,
+        park=request.park,
+        within=within,
+        attach=await asyncio.to_thread(layers.attachments, request.attach),
     )
     kept = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
     live = None if request.park else home.sessions.find(branch)
@@ -56,13 +63,17 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
     After an error (UnknownName, StateConflict, CannotCapture, Failed) the old session continues unchanged.
     """
     failed: list[Degradation] = []
+    layers.check_places(home, request.name, request.attach_at)
+    if request.attach_at and request.only is not None:
+        said = "--attach-at cannot be combined with --only"
+        raise UsageProblem("restore", request.name, said, "leave one of them out")
     if request.only == "shell":
         restored = await restoring.restore_shell(home.sessions, branch, request.name)
     elif request.only == "files":
         restored = await restoring.restore_files(home.sessions, branch, request.name)
     else:
         loss = LossConsent(request.lose_processes, f"waypoint restore {request.name} -b {branch} --lose-processes")
-        restored = await restoring.restore(home.sessions, branch, request.name, loss)
+        restored = await restoring.restore(home.sessions, branch, request.name, loss, request.attach_at)
         failed = await run_hooks(restored.live, "post-restore")
     kept = restored.replaced
     replaced: ReplacedFacts | None = {"capture": kept.id, "tier": kept.tier} if kept else None
@@ -88,7 +99,10 @@ async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:
 async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
     """Start sessions on new branches from a capture, all of them or none."""
     begin = time.monotonic()
-    lives, origin = await forking.fork(home.sessions, request.name, _branches_of(request), before_capture)
+    layers.check_places(home, request.name, request.attach_at)
+    lives, origin = await forking.fork(
+        home.sessions, request.name, _branches_of(request), before_capture, request.attach_at
+    )
     failed = await asyncio.gather(*(run_hooks(live, "post-restore") for live in lives))
     taken_ms = round(1000 * (time.monotonic() - begin), 3)
     return [

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from waypoint.capture.layers.layer import CaptureOptions
+from waypoint.capture.layers.layer import Attachment, CaptureOptions
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.capture.taking import is_disk_full
@@ -33,7 +33,7 @@ class CheckpointOptions(NamedTuple):
     `respawn`; with `park` it means `live`. `force`: whether the name is moved if another checkpoint has it. `park`:
     whether the session ends with the checkpoint. `within`: whether a process of the session makes the request; such a
     request may only move names that belong to the session's own branch. `undone`: whether an undo parks the session,
-    after which the branch is in its state before the session.
+    after which the branch is in its state before the session. `attach`: files to attach to the capture.
     """
 
     name: str | None = None
@@ -43,6 +43,7 @@ class CheckpointOptions(NamedTuple):
     park: bool = False
     within: bool = False
     undone: bool = False
+    attach: Sequence[Attachment] = ()
 
 
 class LossConsent(NamedTuple):
@@ -78,7 +79,12 @@ async def checkpoint(
         _check_name_free(resources, branch, options)
         degraded = await prepare(live) if prepare is not None else ()
         wanted = CaptureOptions(
-            options.tier, "checkpoint", options.message, keep_frozen=options.park, degraded=degraded
+            options.tier,
+            "checkpoint",
+            options.message,
+            keep_frozen=options.park,
+            degraded=degraded,
+            attach=options.attach,
         )
         if options.park:
             taken = await capture_to_end(resources, live, wanted, "park", consent or _consent_of(branch, options))

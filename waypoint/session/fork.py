@@ -1,7 +1,7 @@
 """Forking: live sessions on new branches, each a copy of one capture."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import excludes, parse_name
@@ -18,10 +18,15 @@ from waypoint.store.names import Names
 
 
 async def fork(
-    sessions: Registry, name: str, branches: Sequence[str], prepare: Prepare | None = None
+    sessions: Registry,
+    name: str,
+    branches: Sequence[str],
+    prepare: Prepare | None = None,
+    attach_at: Mapping[str, str] = {},
 ) -> tuple[list[LiveSession], Capture]:
     """Start live sessions on the new `branches`, all of them or none, each a copy of the capture `name`. If `name` is a
-    live branch, await `prepare` and capture its session now. Return the sessions and the capture.
+    live branch, await `prepare` and capture its session now. `attach_at`: where attached layers are placed, by kind.
+    Return the sessions and the capture.
     """
     _check_branches(branches)
     names = sessions.resources.names
@@ -36,6 +41,7 @@ async def fork(
         origin = await capture_tip(sessions, name, "forked", prepare) or names.resolve(name)
         check_origin(sessions.resources, origin.setting.user, "fork", name)
         births = await asyncio.to_thread(_plan, sessions.resources, origin, branches)
+        births = [birth._replace(attach_at=attach_at) for birth in births]
         return await bring_up(sessions, births, "fork"), origin
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
 from waypoint.capture.layers.layer import CaptureOptions
@@ -68,8 +68,10 @@ def branch_of(names: Names, name: str) -> str:
     return name if ref is not None and ref.kind == "branch" else reading.branch_of(names, names.resolve(name))
 
 
-async def restore(sessions: Registry, branch: str, name: str, consent: LossConsent) -> Restored:
-    """Restore the capture `name` as the session on `branch`.
+async def restore(
+    sessions: Registry, branch: str, name: str, consent: LossConsent, attach_at: Mapping[str, str] = {}
+) -> Restored:
+    """Restore the capture `name` as the session on `branch`. `attach_at`: where attached layers are placed, by kind.
 
     A live session on `branch` is captured, then replaced. The new session starts while the old one still exists, and
     its shell must answer before the old one ends. After a failure the old session continues.
@@ -81,7 +83,7 @@ async def restore(sessions: Registry, branch: str, name: str, consent: LossConse
         live = await sessions.settled(branch)
         processes = origin.tier == "live"
         resources = sessions.resources
-        birth = await _plan(resources, branch, origin, processes=processes)
+        birth = (await _plan(resources, branch, origin, processes=processes))._replace(attach_at=attach_at)
         if live is None:
             replaced = _tip_beside(sessions.resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")

@@ -12,8 +12,8 @@ from waypoint.model.paths import RUN_FOLDER
 from waypoint.upper import layout
 
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # raised when a running session removes or replaces a folder
-_OPAQUE = "trusted.overlay.opaque"
-_REDIRECT = "trusted.overlay.redirect"
+OPAQUE = "trusted.overlay.opaque"
+REDIRECT = "trusted.overlay.redirect"
 MOST = 2000  # names that are counted: some milliseconds
 
 
@@ -95,4 +95,4 @@ def look_at(upper: str, place: str) -> InPlace:
 
 def stands_alone(folder: str | int) -> bool:
     """Whether a folder of an upper directory hides the base's folder (opaque) or shows another one (redirect)."""
-    return bool({_OPAQUE, _REDIRECT} & set(os.listxattr(folder, follow_symlinks=isinstance(folder, int))))
+    return bool({OPAQUE, REDIRECT} & set(os.listxattr(folder, follow_symlinks=isinstance(folder, int))))

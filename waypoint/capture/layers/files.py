@@ -127,6 +127,9 @@ class Files(Layer):
     def path(self, area: Area, origin: Capture) -> str:
         return area.pool.path(origin.tree)
 
+    def facts(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {"tree": record["tree"]}
+
     def size(self, area: Area, record: dict[str, Any]) -> int:
         return area.pool.usage(record["tree"])
 

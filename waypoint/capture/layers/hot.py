@@ -6,6 +6,7 @@ images/       CRIU's images
 terminal/     ring, exec.json and typed-ahead of the session's runtime folder
 programs.json the manifest of the programs that ran (tier `respawn` only)
 shm/          the files of the session's /dev/shm; missing if there were none
+attached/     by kind, what the user has attached (layers/attached.py)
 ```
 """
 
@@ -56,6 +57,9 @@ class Hot:
     def memory(self, capture_id: str) -> Path:
         """The folder for the files of /dev/shm. `make` does not make it, since there may be no such files."""
         return self.folder / capture_id / "shm"
+
+    def attached(self, capture_id: str, kind: str) -> Path:
+        return self.folder / capture_id / "attached" / kind
 
     def remove(self, capture_id: str) -> None:
         with contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.subject import Subject
 from waypoint.model.conditions import Degradation
-from waypoint.model.records import Capture, KnownLayer, Layers, Reason, Tier, layers_of
+from waypoint.model.records import Capture, KnownLayer, Layers, Reason, Tier, User, layers_of
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
@@ -25,6 +25,14 @@ class Area(NamedTuple):
     hot: Hot
 
 
+class Attachment(NamedTuple):
+    """A file or folder to attach to a capture. `source`: an absolute path on the host. `user`: reads it."""
+
+    kind: str
+    source: str
+    user: User
+
+
 class CaptureOptions(NamedTuple):
     """How to take a capture. `tier`: None means `live` if the processes can be dumped, else `respawn`. `keep_frozen`:
     whether the session stays frozen and its terminal stopped; the caller then ends the session, or thaws it and calls
@@ -36,6 +44,7 @@ class CaptureOptions(NamedTuple):
     message: str = ""
     keep_frozen: bool = False
     degraded: Sequence[Degradation] = ()
+    attach: Sequence[Attachment] = ()
 
 
 @dataclass(slots=True)
@@ -140,7 +149,7 @@ class Layer:
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         """The facts about the layer for answers, without secrets."""
-        return record
+        return {"size_bytes": record["size_bytes"]}
 
     def size(self, area: Area, record: dict[str, Any]) -> int:
         """The layer's bytes. May walk over all files."""

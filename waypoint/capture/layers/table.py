@@ -4,6 +4,7 @@ In the pause and in a restore the order is reversed. In the pause the terminal i
 begins to dump before the concurrent snapshot of the files; the shell comes last, when all its output is known.
 """
 
+from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.layer import Layer
 from waypoint.capture.layers.processes import PROCESSES
@@ -11,10 +12,11 @@ from waypoint.capture.layers.programs import PROGRAMS
 from waypoint.capture.layers.shell import SHELL
 from waypoint.capture.layers.terminal import TERMINAL
 
-LAYERS: tuple[Layer, ...] = (SHELL, FILES, PROCESSES, PROGRAMS, TERMINAL)
+NAMED: tuple[Layer, ...] = (SHELL, FILES, PROCESSES, PROGRAMS, TERMINAL)
+LAYERS: tuple[Layer, ...] = (ATTACHED, *NAMED)
 
-_BY_KIND = {layer.kind: layer for layer in LAYERS}
+_BY_KIND = {layer.kind: layer for layer in NAMED}
 
 
 def layer_of(kind: str) -> Layer:
-    return _BY_KIND[kind]
+    return _BY_KIND.get(kind, ATTACHED)

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Collection
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from shellwrap.ring import copy_ring
 from waypoint.capture.layers.files import damaged
@@ -65,6 +66,9 @@ class Terminal(Layer):
 
     def part(self, taking: Taking) -> TerminalPart:
         return TerminalPart(taking)
+
+    def facts(self, record: dict[str, Any]) -> dict[str, Any]:
+        return record
 
     def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
         folder = area.hot.terminal(origin.id)

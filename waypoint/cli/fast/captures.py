@@ -1,6 +1,6 @@
 """`waypoint checkpoint`, `waypoint restore` and `waypoint fork`."""
 
-from waypoint.cli.caller import branch_of, home_of
+from waypoint.cli.caller import absolute, branch_of, home_of
 from waypoint.cli.fast.answers import checkpoint_of, forks_of, session_of, warn_degraded, warn_left_out
 from waypoint.cli.output import print_json, print_lines, warn_lines
 from waypoint.client.link import ask, quote_branch
@@ -11,6 +11,8 @@ from waypoint.model.outcomes import HEADINGS, SHORT, replaced_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from waypoint.model.verbs import Given
 
 
@@ -22,6 +24,8 @@ def checkpoint(given: "Given") -> int:
         "force": given.flag("force"),
         "park": given.flag("park"),
     }
+    if given.texts("attach"):
+        body["attach"] = _kinds(given.texts("attach"), "attach", absolute)
     target = f"/v1/sessions/{quote_branch(branch_of(given))}/checkpoint"
     made = checkpoint_of(ask(home_of(given), "POST", target, body, may_repeat=False))
     if given.flag("json"):
@@ -33,16 +37,34 @@ def checkpoint(given: "Given") -> int:
     return 0
 
 
+def _attach_at(given: "Given") -> "dict[str, object]":
+    items = given.texts("attach_at")
+    return {"attach_at": _kinds(items, "attach-at", as_json_text)} if items else {}
+
+
+def _kinds(items: "list[str]", option: str, path_of: "Callable[[str], str]") -> "dict[str, str]":
+    """The paths of `--attach KIND=PATH`, by kind."""
+    found: dict[str, str] = {}
+    for item in items:
+        kind, equals, path = item.partition("=")
+        if not equals or not path or kind in found:
+            said = f"the kind {kind} is given twice" if kind in found else "it is not KIND=PATH"
+            raise UsageProblem("use", f"--{option} {item}", said, f"--{option} model=./model")
+        found[kind] = path_of(path)
+    return found
+
+
 def restore(given: "Given") -> int:
     home, name, new = home_of(given), parse_name(given.required("name")), given.text("new")
     if new is None:
         # Without --branch the daemon chooses: it knows on which branch NAME was taken.
         target = "/v1/restores" if given["branch"] is None else f"/v1/sessions/{quote_branch(branch_of(given))}/restore"
-        body = {"name": name, "only": given["only"], "lose_processes": given.flag("lose_processes")}
+        body: dict[str, object] = {"name": name, "only": given["only"], "lose_processes": given.flag("lose_processes")}
+        body |= _attach_at(given)
         session = session_of(ask(home, "POST", target, body, may_repeat=False))
     else:
         _check_beside(given)
-        body = {"name": name, "branches": [parse_name(new)]}
+        body = {"name": name, "branches": [parse_name(new)], **_attach_at(given)}
         (made,) = forks_of(ask(home, "POST", "/v1/forks", body, may_repeat=False))
         session = session_of(made)
     warn_left_out(session)
@@ -77,6 +99,7 @@ def fork(given: "Given") -> int:
         "branches": [parse_name(branch) for branch in given.texts("branches")],
         "count": given["count"],
         "prefix": None if prefix is None else parse_name(prefix),
+        **_attach_at(given),
     }
     made = forks_of(ask(home, "POST", "/v1/forks", body, may_repeat=False))
     forks = [_facts_of(one) for one in made]

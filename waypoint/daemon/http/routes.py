@@ -5,7 +5,7 @@ A new route needs a record type for its request (`waypoint.model`), a function (
 
 from waypoint.daemon.http import openapi
 from waypoint.daemon.http.route import MAX_EXEC_BODY_BYTES, Route, Routes
-from waypoint.service import activity, captures, history, home, housekeeping, sessions, usage
+from waypoint.service import activity, captures, history, home, housekeeping, layers, sessions, usage
 
 _SESSION = "/v1/sessions/{branch}"
 
@@ -63,6 +63,7 @@ ROUTES: Routes = (
         "GET", "/v1/captures", history.log, "The capture of a name and its ancestors, or all captures", wrap="captures"
     ),
     Route("GET", "/v1/captures/{name}", history.show, "One capture", wrap="capture"),
+    Route("POST", "/v1/captures/{name}/layer", layers.get_layer, "Copy an attached layer to a path on the host"),
     Route("GET", "/v1/branches", history.branches, "Branches, live or not", wrap="branches"),
     Route("GET", "/v1/names", history.names, "The names of branches and checkpoints", wrap="names"),
     Route("POST", "/v1/branches/{branch}/rename", history.rename, "Rename a branch"),

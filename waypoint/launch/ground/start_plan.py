@@ -40,7 +40,7 @@ _STATES = dict.fromkeys(LAST, "")  # the shell writes only into files that exist
 BRANCH_FILE = "branch"  # in the run folder: the branch's name, for a shell that was restored into another branch
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_OWN_PLACES = ("/proc", "/sys", "/dev", f"/{OWN_FOLDER}", f"/{RUN_FOLDER}")  # nothing can be bound over these
+OWN_PLACES = ("/proc", "/sys", "/dev", f"/{OWN_FOLDER}", f"/{RUN_FOLDER}")  # nothing can be bound over these
 
 _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ", "WAYPOINT_PROMPT"})
 
@@ -58,7 +58,7 @@ def parse_bind(text: str) -> Bind:
         raise UsageProblem("bind", repr(text), "it is not HOST:PATH or HOST:PATH:ro with absolute paths", "see --help")
     source = real_path(parts[0], "bind", repr(text))
     target = "/" + os.path.normpath(parts[1]).lstrip("/")  # normpath keeps "//"
-    if target == "/" or any(f"{target}/".startswith(f"{own}/") for own in _OWN_PLACES):
+    if target == "/" or any(f"{target}/".startswith(f"{own}/") for own in OWN_PLACES):
         raise UsageProblem("bind", repr(text), f"{target} belongs to the session itself", "choose another place")
     bind = Bind(source=source, target=target, readonly=readonly)
     check_bind(bind)

@@ -6,6 +6,7 @@ Programs get a fixed environment: their behaviour must not depend on the environ
 import os
 import shutil
 import subprocess
+from typing import Any, Protocol
 
 from waypoint.linux.calls.paths import StrPath
 
@@ -28,9 +29,27 @@ def is_program(path: StrPath) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-def run(name: str, *args: StrPath, pass_fds: tuple[int, ...] = ()) -> bytes:
+class Identity(Protocol):
+    """A user with whose rights a program runs."""
+
+    @property
+    def uid(self) -> int: ...
+    @property
+    def gid(self) -> int: ...
+    @property
+    def groups(self) -> list[int]: ...
+
+
+def run(
+    name: str,
+    *args: StrPath,
+    pass_fds: tuple[int, ...] = (),
+    folder: StrPath | None = None,
+    user: Identity | None = None,
+) -> bytes:
     """Run program `name` to its end, with stdin from /dev/null and the C locale; return its stdout. `pass_fds`: the
-    descriptors that it gets besides, under their numbers.
+    descriptors that it gets besides, under their numbers. `folder`: its working directory, which `user`, with whose
+    rights it runs, need not be able to reach.
 
     Raises FileNotFoundError if there is no such program, subprocess.CalledProcessError (with `stderr` as bytes) if the
     program fails. If the caller is killed the program runs on: files that it works on may change a little longer.
@@ -38,12 +57,18 @@ def run(name: str, *args: StrPath, pass_fds: tuple[int, ...] = ()) -> bytes:
     program = find(name)
     if program is None:
         raise FileNotFoundError(2, f"no program {name} in {SEARCH_PATH}", name)
+    as_user: dict[str, Any] = {}
+    if user is not None and user.uid != os.geteuid():
+        as_user = {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
     environment = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
-    return subprocess.run(
+    done: subprocess.CompletedProcess[bytes] = subprocess.run(
         [program, *args],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env=environment,
         check=True,
         pass_fds=pass_fds,
-    ).stdout
+        cwd=folder,
+        **as_user,
+    )
+    return done.stdout

@@ -98,6 +98,15 @@ def remove_tree(path: StrPath) -> None:
     programs.run("rm", "-rf", "--one-file-system", "--", path)
 
 
+def apparent_bytes(path: StrPath, user: programs.Identity) -> int:
+    """The sum of the sizes of all files at `path`, as far as `user` may read them; 0 if there is none."""
+    try:
+        words = programs.run("du", "-sD", "--apparent-size", "--block-size=1", "--", path, user=user)
+    except subprocess.CalledProcessError as err:
+        words = err.stdout
+    return int(words.split(b"\t")[0]) if words else 0
+
+
 def used_bytes(path: StrPath) -> int:
     """Disk space of a tree by `du`, about 1 ms per 1,000 files: hard links are counted once, shared blocks in full."""
     try:

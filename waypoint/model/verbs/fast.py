@@ -162,6 +162,13 @@ CHECKPOINT = Verb(
             "Require this tier, or exit with status 5 (default: auto, the best possible tier).",
             choices=("auto", "live", "respawn", "files"),
         ),
+        Option(
+            ("--attach",),
+            "texts",
+            "Copy the file or directory PATH of this machine to the checkpoint, as the layer KIND: model, cache, trace "
+            "or another word. 'waypoint layer get' copies it back.",
+            "KIND=PATH",
+        ),
         Option(("--park",), "flag", "Then end the session; 'waypoint shell BRANCH' continues it. Requires tier live."),
         Option(("--force",), "flag", "If a checkpoint NAME exists, replace it."),
         JSON,
@@ -183,12 +190,20 @@ CHECKPOINT = Verb(
     arguments=(NAME,),
 )
 
+ATTACH_AT = Option(
+    ("--attach-at",),
+    "texts",
+    "Copy the attached layer KIND to PATH in the new session. PATH must not exist there.",
+    "KIND=PATH",
+)
+
 RESTORE = Verb(
     "restore",
     (
         Option(("-b", "--branch"), "text", "The branch whose session is replaced (default: see above).", "BRANCH"),
         Option(("--new",), "text", "Replace nothing; start a session on the new branch NEW.", "NEW"),
         Option(("--only",), "choice", "Restore only this part of the capture.", choices=("files", "shell")),
+        ATTACH_AT,
         LOSE_PROCESSES,
         JSON,
         HOME,
@@ -220,6 +235,7 @@ FORK = Verb(
             bounds=f"1 to {MAX_FORKS}",
         ),
         Option(("--prefix",), "text", "The beginning of the branch names (default: NAME).", "PREFIX"),
+        ATTACH_AT,
         JSON,
         HOME,
     ),

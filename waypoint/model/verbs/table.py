@@ -229,6 +229,34 @@ _SHOW = Verb(
     arguments=(NAME,),
 )
 
+_LAYER_LIST = Verb(
+    "layer list",
+    (JSON, HOME),
+    """List the layers of the capture NAME: its files, processes, shell and terminal, and what is attached to it.""",
+    "Example: waypoint layer list ready",
+    arguments=(NAME,),
+)
+
+_LAYER_GET = Verb(
+    "layer get",
+    (JSON, HOME),
+    """Copy an attached layer of the capture NAME to DEST on this machine.
+
+    KIND is the kind with which 'waypoint checkpoint --attach' has attached it. DEST must not exist.""",
+    "Example: waypoint layer get ready model ./model",
+    arguments=(NAME, Argument("kind", "KIND"), Argument("dest", "DEST")),
+)
+
+_LAYER = Group(
+    "layer",
+    (),
+    """List the layers of a capture, or copy an attached layer to this machine.
+
+    'waypoint checkpoint --attach' attaches files and directories to a checkpoint.""",
+    "Example: waypoint layer list ready",
+    (_LAYER_GET, _LAYER_LIST),
+)
+
 _RM = Verb(
     "rm",
     (JSON, HOME),
@@ -398,7 +426,22 @@ WAYPOINT = Group(
     "To begin: sudo waypoint setup, then waypoint shell. 'waypoint COMMAND --help' has an example of each command.",
     (
         *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _STOP),
-        *(fast.CHECKPOINT, fast.RESTORE, fast.FORK, _BRANCH, _LOG, _SHOW, _RM, _UNDO, _OP, _GC, _DU, _EVENTS, _DAEMON),
+        *(
+            fast.CHECKPOINT,
+            fast.RESTORE,
+            fast.FORK,
+            _BRANCH,
+            _LOG,
+            _SHOW,
+            _LAYER,
+            _RM,
+            _UNDO,
+            _OP,
+            _GC,
+            _DU,
+            _EVENTS,
+            _DAEMON,
+        ),
     ),
 )
 """The whole command line: the options before the first verb, and all verbs."""

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
 from waypoint.capture.steps import Step, reach, reach_in_loop
@@ -25,6 +27,7 @@ from waypoint.session.live import record
 from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
 from waypoint.upper.contract import NEXT_STEPS
+from waypoint.upper.placing import Where
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +38,8 @@ class Birth(NamedTuple):
     """The plan of a new session. `origin`: the capture from which it starts, or None for the plain base. `size`: rows
     and columns of its terminal. `processes`: whether the origin's processes are restored; else it gets a new shell.
     `must_enter`: whether a new shell must start in the folder of the setting; else it may start in the user's home.
-    `shell`: whether a new shell gets the state of the origin's shell.
+    `shell`: whether a new shell gets the state of the origin's shell. `attach_at`: paths in the session for attached
+    layers of the origin, by kind.
     """
 
     row: LiveRow
@@ -44,6 +48,7 @@ class Birth(NamedTuple):
     processes: bool
     must_enter: bool = False
     shell: bool = True
+    attach_at: Mapping[str, str] = MappingProxyType({})
 
 
 def plan_birth(
@@ -160,12 +165,14 @@ async def make_session(resources: Resources, birth: Birth) -> LiveSession:
 
 async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
     limits = await asyncio.to_thread(_make_tree_and_group, resources, birth)
+    place = functools.partial(_place_attached, resources, birth)
     with _offering_another_session(birth):
         if birth.processes and birth.origin is not None:
             with offering_files(birth.row.branch, birth.origin):
-                return await revive.revive(resources, birth.row, birth.origin, birth.size, limits)
+                return await revive.revive(resources, birth.row, birth.origin, birth.size, limits, place)
         folder = birth.origin.folder if birth.origin is not None and birth.shell else ""
-        live = await fresh.launch(resources, birth.row, birth.size, limits, folder=folder, must_enter=birth.must_enter)
+        start_in = None if birth.must_enter else folder
+        live = await fresh.launch(resources, birth.row, birth.size, limits, place, start_in)
     if birth.origin is not None and birth.shell:
         try:
             live.not_back = await shell_back.restore_shell(resources, live, birth.origin, stay=birth.must_enter)
@@ -188,6 +195,17 @@ def _offering_another_session(birth: Birth) -> Iterator[None]:
             way = f"waypoint shell NEW -d; waypoint restore {birth.origin.id[:12]} -b NEW --only files"
             found.next_step = f"have its files in another session: {way}"
         raise found from error
+
+
+def _place_attached(resources: Resources, birth: Birth, overlays: Sequence[str]) -> None:
+    """Place the attached layers in the session's files. `overlays`: the mount points of its overlays."""
+    if birth.origin is None or not birth.attach_at:
+        return
+    setting = birth.row.setting
+    where = Where(str(resources.pool.path(birth.row.tree)), overlays, setting.base)
+    with resources.captures.hold(birth.origin) as held:
+        for kind, path in birth.attach_at.items():
+            held.place(kind, path, where, setting.user)
 
 
 def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:

@@ -17,6 +17,7 @@ from waypoint.model.conditions import Degradation, degradation, text_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.ids import new_id
 from waypoint.model.records import LiveRow
+from waypoint.session.birth.revive import Place
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
@@ -30,23 +31,29 @@ class _Lacking(NamedTuple):
 
 
 async def launch(
-    resources: Resources, row: LiveRow, size: tuple[int, int], bounds: Bounds, *, folder: str, must_enter: bool
+    resources: Resources,
+    row: LiveRow,
+    size: tuple[int, int],
+    bounds: Bounds,
+    place: Place,
+    folder: str | None,
 ) -> LiveSession:
-    """Start the session's program on the tree of `row`. `folder`: where it starts, or "" for the folder of its setting.
-    `must_enter`: whether it must start in the folder of its setting. After a failure the caller calls `birth.undo`.
+    """Start the session's program on the tree of `row`. `folder`: where it starts, if it can; "": the folder of its
+    setting; None: the folder of its setting, or the start fails. After a failure the caller calls `birth.undo`.
     """
     places = resources.places
     nonce = new_id()
     spec, lacking = await asyncio.to_thread(_prepare, resources, row, size, nonce)
+    await asyncio.to_thread(place, [overlay.target for overlay in spec.overlays])
     left_out = lacking.left_out
-    if must_enter:
+    if folder is None:
         spec = msgspec.structs.replace(spec, cwd=spec.cwd[:1])
     elif folder:
         spec = msgspec.structs.replace(spec, cwd=[folder, *spec.cwd])
     try:
         started = await resources.launcher.carry_out(spec)
     except OSError as error:
-        if must_enter and error.filename == row.setting.cwd:
+        if folder is None and error.filename == row.setting.cwd:
             raise _no_entry(row.setting.cwd, left_out, error) from error
         raise
     if started.entered:

@@ -5,7 +5,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -35,11 +35,14 @@ from waypoint.terminal.exec.command_record import carry_over
 from waypoint.terminal.inside.inbox import mark_captured
 from waypoint.upper import layout
 
+Place = Callable[[Sequence[str]], None]
+"""Places attached layers in a session's files, given the mount points of its overlays."""
+
 _HAD_NONE = "its processes had none when they were captured"
 
 
 async def revive(
-    resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds
+    resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds, place: Place
 ) -> LiveSession:
     """Restore the processes of `origin` on the tree of `row`, a copy of the origin's files. The caller has checked the
     origin (`HeldCapture.check`), and calls `birth.undo` after a failure.
@@ -48,6 +51,7 @@ async def revive(
     async with holding(resources.captures, origin) as (held,):
         layer = held.processes
         spec = _plan_spec(resources, row, held, size)
+        await asyncio.to_thread(place, layer.overlays)
         externals = name_externals(spec.outside, APART_SEEN)
         target = RestoreTarget(
             folder=folder,

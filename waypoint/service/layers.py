@@ -1,0 +1,103 @@
+"""Attached layers: checking what a request attaches or places, and copying one back to the host."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+
+from waypoint.capture.layers.attached import ATTACHED
+from waypoint.capture.layers.layer import Attachment
+from waypoint.capture.layers.table import NAMED
+from waypoint.launch.ground.base import is_below
+from waypoint.launch.ground.start_plan import OWN_PLACES
+from waypoint.linux.storage import access
+from waypoint.model.errors import NotAllowed, UsageProblem
+from waypoint.model.facts import GotLayerFacts
+from waypoint.model.records import AttachedLayer, Capture, User
+from waypoint.model.requests import LayerRequest
+from waypoint.service.home import Home
+from waypoint.session.birth import rights
+from waypoint.session.birth.users import find_user
+from waypoint.store import callers
+
+_OWN_KINDS = frozenset(layer.kind for layer in NAMED)
+
+
+async def get_layer(home: Home, name: str, request: LayerRequest) -> GotLayerFacts:
+    """Copy an attached layer of the capture `name` to a path on the host that does not exist, with the caller's rights.
+    Raises UnknownName, StateConflict.
+    """
+    origin = home.names.resolve(name)
+    rights.check_origin(home.sessions.resources, origin.setting.user, "read a layer of", name)
+    _check_absolute("write", request.dest)
+    user = _caller()
+    _check_access("write", request.dest, os.path.dirname(request.dest), user, write=True)
+    found = await asyncio.to_thread(_get, home, origin, request, user)
+    return GotLayerFacts(
+        capture=origin.id, kind=request.kind, type=found.type, size_bytes=found.size_bytes, path=request.dest
+    )
+
+
+def _get(home: Home, origin: Capture, request: LayerRequest, user: User) -> AttachedLayer:
+    with home.captures.hold(origin) as held:
+        return held.get(request.kind, request.dest, user)
+
+
+def attachments(attach: Mapping[str, str]) -> list[Attachment]:
+    """Return the files that a checkpoint of the caller attaches. Raises UsageProblem for a path that the caller cannot
+    read, or a kind that Waypoint uses itself. Blocks.
+    """
+    if not attach:
+        return []
+    user = _caller()
+    for kind, source in attach.items():
+        on = f"{kind}={source}"
+        if kind in _OWN_KINDS:
+            said = f"captures have a layer {kind} of their own"
+            raise UsageProblem("attach", on, said, "choose another kind, such as model, cache, trace or effects")
+        _check_absolute("attach", source)
+        _check_access("attach", on, source, user, write=False)
+    return [Attachment(kind, source, user) for kind, source in attach.items()]
+
+
+def check_places(home: Home, name: str, attach_at: Mapping[str, str]) -> None:
+    """Raise UnknownName for a kind that is not attached to the capture `name`, UsageProblem for a path at which nothing
+    can be placed in a session that is made from it.
+    """
+    if not attach_at:
+        return
+    origin = home.names.resolve(name)
+    for kind, path in attach_at.items():
+        ATTACHED.of(origin, kind)
+        on = f"{kind}={path}"
+        _check_absolute("attach at", path)
+        if path == "/" or any(is_below(path, own) for own in OWN_PLACES):
+            raise UsageProblem("attach at", on, f"{path} belongs to the session itself", "choose another place")
+        bind = next((one for one in origin.setting.binds if is_below(path, one.target)), None)
+        if bind is not None:
+            said = f"{bind.target} is {bind.source} of the host"
+            raise UsageProblem("attach at", on, said, "choose a place in the session's own files")
+
+
+def _check_access(tried: str, on: str, path: str, user: User, *, write: bool) -> None:
+    try:
+        with access.as_user(user.uid, user.gid, user.groups):
+            access.check(path, write=write)
+    except PermissionError as error:
+        said = f"{user.name} may not {'write' if write else 'read'} {path}"
+        raise NotAllowed(tried, on, said, "name another path, or have root do it") from error
+    except OSError as error:
+        raise UsageProblem(tried, on, f"{error.strerror}: {path}", "name another path") from error
+
+
+def _check_absolute(tried: str, path: str) -> None:
+    if not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
+        raise UsageProblem(tried, repr(path), "it is not an absolute path without '..'", "name the whole path")
+
+
+def _caller() -> User:
+    caller = callers.current()
+    if caller is None or caller.uid is None:
+        raise UsageProblem(
+            "use", "attached layers", "a process of a session asks for it", "do it outside of the session"
+        )
+    return find_user("/", str(caller.uid))

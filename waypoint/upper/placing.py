@@ -1,0 +1,112 @@
+"""Placing new files in the upper tree of a session that has not started.
+
+What is in the tree was written by an earlier session, and is hostile: links are not followed.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from waypoint.linux.storage import beneath
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.linux.storage.filesystem import WHITEOUT_DEVICE
+from waypoint.upper import layout
+from waypoint.upper.changes import OPAQUE, REDIRECT
+
+_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+
+
+class Where(NamedTuple):
+    """The files of a session: the upper tree at the path `tree`, over the folder `base`. `overlays`: the mount points
+    of its overlays.
+    """
+
+    tree: str
+    overlays: Collection[str]
+    base: str
+
+
+class Occupied(Exception):
+    """The path cannot be used; the text says why."""
+
+
+class _Level(NamedTuple):
+    """A folder of the session: descriptors of it in the upper directory, and in the lower one (-1: none)."""
+
+    upper: int
+    lower: int
+
+
+def place(where: Where, path: str, owner: tuple[int, int], copy: Callable[[int, str], None]) -> None:
+    """Make `path`, an absolute path in the session that does not exist there, by calling `copy(fd, target)`: `target`
+    is its path below /proc/self/fd/`fd`. Missing folders above it are made, and belong to `owner` (uid, gid). Raises
+    Occupied.
+    """
+    target = max((one for one in where.overlays if _is_below(path, one)), key=len)
+    *above, last = os.path.relpath(path, target).split("/")
+    with contextlib.ExitStack() as held:
+        upper = held.enter_context(open_folder(layout.upper_of(where.tree, target)))
+        lower = held.enter_context(open_folder(f"{where.base.rstrip('/')}{target}"))
+        level = _Level(upper, lower)
+        for name in above:
+            level = _enter(held, level, name, owner)
+        in_upper, in_lower = _look(level.upper, last), _look(level.lower, last)
+        is_removed = in_upper is not None and _is_whiteout(in_upper)
+        if (in_upper is not None and not is_removed) or (in_upper is None and in_lower is not None):
+            raise Occupied("it exists in the session")
+        if is_removed:
+            os.unlink(last, dir_fd=level.upper)
+        copy(level.upper, f"{beneath.name_of(level.upper)}/{last}")
+        if is_removed and stat.S_ISDIR(os.stat(last, dir_fd=level.upper, follow_symlinks=False).st_mode):
+            with beneath.opened(level.upper, last, _READ_FOLDER) as made:
+                os.setxattr(made, OPAQUE, b"y")
+
+
+def _enter(held: contextlib.ExitStack, level: _Level, name: str, owner: tuple[int, int]) -> _Level:
+    """The folder `name` in the folder `level`, made if it is missing."""
+    in_upper, in_lower = _look(level.upper, name), _look(level.lower, name)
+    is_removed = in_upper is not None and _is_whiteout(in_upper)
+    if is_removed:
+        os.unlink(name, dir_fd=level.upper)
+    if in_upper is None or is_removed:
+        seen = None if is_removed else in_lower
+        if seen is not None and not stat.S_ISDIR(seen.st_mode):
+            raise Occupied(f"{name} in it is a link or a file")
+        os.mkdir(name, 0o700, dir_fd=level.upper)
+        upper = held.enter_context(beneath.opened(level.upper, name, _READ_FOLDER))
+        os.fchown(upper, *((seen.st_uid, seen.st_gid) if seen is not None else owner))
+        os.fchmod(upper, stat.S_IMODE(seen.st_mode) if seen is not None else 0o755)
+        if is_removed:
+            os.setxattr(upper, OPAQUE, b"y")
+        return _Level(upper, -1 if seen is None else _opened(held, level.lower, name))
+    if not stat.S_ISDIR(in_upper.st_mode):
+        raise Occupied(f"{name} in it is a link or a file")
+    upper = held.enter_context(beneath.opened(level.upper, name, _READ_FOLDER))
+    marks = set(os.listxattr(upper))
+    if REDIRECT in marks:
+        raise Occupied(f"{name} in it was renamed in the session")
+    shows_lower = OPAQUE not in marks and in_lower is not None and stat.S_ISDIR(in_lower.st_mode)
+    return _Level(upper, _opened(held, level.lower, name) if shows_lower else -1)
+
+
+def _opened(held: contextlib.ExitStack, folder: int, name: str) -> int:
+    return held.enter_context(beneath.opened(folder, name, _READ_FOLDER))
+
+
+def _look(folder: int, name: str) -> os.stat_result | None:
+    if folder == -1:
+        return None
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _is_whiteout(found: os.stat_result) -> bool:
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == WHITEOUT_DEVICE
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
