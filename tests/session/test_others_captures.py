@@ -1,7 +1,6 @@
 """Captures and operations of root are refused to other users; each user undoes only their own operations."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -56,11 +55,8 @@ def test_captures_and_branches_of_root_are_refused_with_their_owner(shared: Home
                 )
 
 
-def test_a_user_attaches_and_gets_only_what_they_may_read(shared: Home, person: Person, tmp_path: Path) -> None:
-    tmp_path.chmod(0o711)
-    out = tmp_path / "out"
-    out.mkdir()
-    out.chmod(0o777)
+def test_a_user_attaches_and_gets_only_what_they_may_read(shared: Home, person: Person) -> None:
+    out = person.home
     (out / "own").write_text("own")
     done = person.can(shared, "checkpoint", "of-shadow", "-b", "own", "--attach", "x=/etc/shadow")
     refused(done, f"cannot attach x=/etc/shadow: {person.name} may not read /etc/shadow")

@@ -84,7 +84,7 @@ def _check_access(tried: str, on: str, path: str, user: User, *, write: bool) ->
             access.check(path, write=write)
     except PermissionError as error:
         said = f"{user.name} may not {'write' if write else 'read'} {path}"
-        raise NotAllowed(tried, on, said, "name another path, or have root do it") from error
+        raise NotAllowed(tried, on, said, "let root run the command") from error
     except OSError as error:
         raise UsageProblem(tried, on, f"{error.strerror}: {path}", "name another path") from error
 

@@ -18,12 +18,15 @@ KINDS = {
     "NAME": "names",
     "DIR": "folders",
     "HOST:PATH[:ro]": "files",
+    "DEST": "files",
     "USER": "users",
     "GROUP": "groups",
     "CMD": "commands",
     "ARGV": "commands",
     "SHELL": "commands",
-    **dict.fromkeys(("N", "S", "AGE", "MSG", "NEW", "PREFIX", "NAME=VALUE", "SIZE", "LIST", ""), ""),
+    **dict.fromkeys(
+        ("N", "S", "AGE", "MSG", "NEW", "PREFIX", "NAME=VALUE", "KIND=PATH", "KIND", "SIZE", "LIST", ""), ""
+    ),
 }
 """The kind of the values of an option or argument, by its metavar; "" for values that only the user knows. `names` are
 branches and checkpoints; `commands` are the words of a command: a program, then files.
