@@ -172,7 +172,7 @@ class TestCommand:
         [found] = done.json()
         assert (found["exit"], found["output"]) == (125, "")
         assert found["said"] in done.stderr
-        assert (found["error"]["on"], found["error"]["code"]) == (f"branch {ready}-a", "conflict")
+        assert (found["error"]["on"], found["error"]["code"]) == (f"branch {ready}-a", "shell-busy")
         assert found["said"].endswith(f"next: {found['error']['next']}")
 
     def test_an_interrupt_reaches_the_commands_in_all_forks(self, home: Home, ready: str) -> None:

@@ -74,7 +74,7 @@ async def test_a_client_that_leaves_ends_the_input(stage: Stage) -> None:
                 client = client_with(b"some\n", end=False)
                 task, _ = await stage.begin("cat >got; echo done >>got", client=client, programs=programs, stdin=True)
                 client.leave()
-                assert "client has gone" in (await task).said
+                assert "client has disconnected" in (await task).said
                 assert (await stage.exec("cat got")).output == b"some\ndone\n"
 
 

@@ -64,13 +64,15 @@ class Ending:
 class ExecResult(Ending):
     """The output and end of a command line. `signal`: the last signal sent at its timeout, such as `INT` or `KILL`; "":
     none. `new_shell`: the command ended the session's shell (`cd x || exit 1`), and a new shell with its state replaced
-    it. `state_lost`: without that state, which could not be written or is too large.
+    it. `state_lost`: without that state, which could not be written or is too large. `code`: of the error, if
+    Waypoint could not run the command or has lost it (docs/conditions.md).
     """
 
     output: bytes
     signal: str = ""
     new_shell: bool = False
     state_lost: bool = False
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

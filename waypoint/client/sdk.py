@@ -233,6 +233,7 @@ class Session:
             signal=last_signal,
             new_shell=end.get("new_shell") is True,
             state_lost=end.get("state_lost") is True,
+            code=str(end.get("code") or ""),
         )
 
     def run(

@@ -234,6 +234,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "disk-read-only": ErrorCode(125, "The file system is read-only.", "Make it writable; see `dmesg`."),
     "disk-failed": ErrorCode(125, "The disk has failed.", "Copy the home to another disk; see `dmesg`."),
     "out-of-memory": ErrorCode(125, "The machine has too little free memory.", "End other sessions or programs."),
+    "session-ended": ErrorCode(
+        125, "The session ended during the command.", "`waypoint shell BRANCH` starts it again."
+    ),
+    "interrupted": ErrorCode(125, "The command was interrupted (^C) before it began.", "Run it again."),
+    "output-lost": ErrorCode(125, "The output of the command, or a part of it, is no longer kept.", "Run it again."),
     "connection-lost": ErrorCode(125, "The connection to the daemon was cut.", "See the error's next step."),
     "daemon-unreachable": ErrorCode(125, "The daemon does not answer.", "`waypoint daemon logs`"),
     "daemon-not-ready": ErrorCode(125, "The daemon did not start in time.", "Try again; `waypoint daemon logs`."),

@@ -78,14 +78,13 @@ def error_of(home: str, branch: str, end: "dict[str, object]") -> "WaypointError
     said = str(end.get("said") or "")
     if end.get("by") != "waypoint" or end.get("exit") == _EXIT_TIMEOUT or not said:
         return None
-    on = f"branch {branch}"
+    on, code = f"branch {branch}", str(end.get("code") or "")
     if end.get("ended"):
-        return Failed(
-            "follow the command on", on, said, f"to continue in the session: {spelled(home, 'shell', branch)}"
-        )
+        next_step = f"to continue in the session: {spelled(home, 'shell', branch)}"
+        return Failed("follow the command on", on, said, next_step, code=code)
     beside = spelled(home, "run", "-b", branch, "--", "CMD")
     next_step = f"wait until its shell is idle (exec --wait-prompt S), or run a separate process: {beside}"
-    return StateConflict("run the command on", on, said, next_step)
+    return StateConflict("run the command on", on, said, next_step, code=code)
 
 
 def _run_plainly(command: Command, verb: str, *, has_input: bool) -> dict[str, object]:

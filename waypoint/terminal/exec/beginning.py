@@ -61,7 +61,7 @@ class Beginning:
         record.half_line = int(accepted.fields[2]) if accepted is not None else 0
         if mark is not None and talk.heard("S") is None and record.start is None:
             record.start = record.stop = mark.start
-            record.end = End(125, "waypoint", said="the command was interrupted before it began")
+            record.end = End(125, "waypoint", said="the command was interrupted before it began", code="interrupted")
             record.phase = Phase.ENDED
 
     async def _wait_given_up(self) -> str:

@@ -138,17 +138,17 @@ class CommandLine:
             else:
                 end = await self._execute(request, client, in_turn=in_turn)
         except NotAtPrompt as lost:
-            end = End(125, "waypoint", said=str(lost))
+            end = End(125, "waypoint", said=str(lost), code="shell-busy")
         except FileNotFoundError as error:
             end = End(
                 125, "waypoint", said=_REMOVED if error.filename is None else f"{error.strerror}: {error.filename}"
             )
         except ConnectionError as error:
-            end = End(125, "waypoint", said=f"{error.strerror or error}: client")
+            end = End(125, "waypoint", said=f"{error.strerror or error}: client", code="connection-lost")
         except OSError as error:
             end = End(125, "waypoint", said=f"{error.strerror or error}: {error.filename or 'the session'}")
         except ClientGone as gone:
-            end = End(125, "waypoint", said=str(gone))
+            end = End(125, "waypoint", said=str(gone), code="connection-lost")
         finally:
             client.close()
             self._tasks -= {task}
@@ -157,7 +157,7 @@ class CommandLine:
     async def _execute(self, request: ExecRequest, client: ExecClient, *, in_turn: bool) -> End:
         text = text_of(request)
         if "\0" in text:
-            return End(2, "waypoint", said="a command line cannot contain a NUL character")
+            return End(2, "waypoint", said="a command line cannot contain a NUL character", code="usage")
         if not in_turn:
             await client.wait_for(self._take_turn(request))
         done = _nothing if in_turn else self._turn.release
@@ -217,17 +217,25 @@ class CommandLine:
         runs = (run for run in (self._current, self._before) if run is not None and run.record.id == ident)
         run = next(runs, None)
         if run is None:
-            return End(125, "waypoint", said="the daemon no longer has a record of this command")
+            return End(125, "waypoint", said="the daemon no longer has a record of this command", code="output-lost")
         self._delivery.keep_for(client)
         await client.wait_for(run.started.wait())
         start = run.record.start
         if start is None:
             return await run.result
         if run.record.is_output_lost:
-            return End(125, "waypoint", said="a part of the command's output is lost: the terminal's ring was removed")
+            return End(
+                125,
+                "waypoint",
+                said="a part of the command's output is lost: the terminal's ring was removed",
+                code="output-lost",
+            )
         if start + offset < self.desk.terminal.ring.start:
             return End(
-                125, "waypoint", said="a part of the command's output is lost: the client did not read it in time"
+                125,
+                "waypoint",
+                said="a part of the command's output is lost: the client did not read it in time",
+                code="output-lost",
             )
         return await self._delivery.serve(run, start + offset, client)
 

@@ -26,7 +26,8 @@ class Phase(StrEnum):
 class End(msgspec.Struct, frozen=True):
     """How an exec ended: the content of the `x` frame (docs/protocol.md, section 2). `signal`: the last signal that was
     sent to the command at its timeout; "" if there was no timeout. `new_shell`: the command ended the session's shell,
-    and a new shell replaces it. `state_lost`: the old shell left no complete state for the new shell.
+    and a new shell replaces it. `state_lost`: the old shell left no complete state for the new shell. `code`: of the
+    error (ERROR_CODES in model/conditions.py), if Waypoint failed.
     """
 
     exit: int
@@ -36,6 +37,7 @@ class End(msgspec.Struct, frozen=True):
     signal: str = ""
     new_shell: bool = False
     state_lost: bool = False
+    code: str = ""
 
 
 class ExecRecord(msgspec.Struct, kw_only=True):

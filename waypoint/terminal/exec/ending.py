@@ -58,7 +58,7 @@ async def session_end(desk: Desk) -> End:
     status = desk.ended.result() if desk.ended.done() else None
     if status is None:
         said = desk.terminal.epitaph or "the session ended, and its exit status is not known"
-        return End(125, "waypoint", ended=True, said=said)
+        return End(125, "waypoint", ended=True, said=said, code="session-ended")
     return End(status, ended=True)
 
 

@@ -125,7 +125,7 @@ class Execution:
                 if record.phase is Phase.ENDED:
                     await self._let_end()
         except NotAtPrompt as lost:
-            return End(125, "waypoint", said=str(lost))
+            return End(125, "waypoint", said=str(lost), code="shell-busy")
         except OSError as error:
             return End(125, "waypoint", said=f"{error.strerror}: {error.filename or 'the terminal'}")
         return record.end or End(125, "waypoint")
@@ -233,6 +233,7 @@ class Execution:
                 125,
                 "waypoint",
                 said=f"the command's input was cut off when the daemon was replaced (its exit status: {status})",
+                code="connection-lost",
             )
         elif status == REFUSED and is_refused(self._desk.folder, record):
             record.end = End(REFUSED, "waypoint")  # the output contains the shell's message
