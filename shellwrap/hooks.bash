@@ -7,7 +7,7 @@
 # - The key's function does not run the command itself: a command in `bind -x` has readline's terminal modes, and $? is lost.
 # - The command is evaluated at top level, not in a function: there `declare` would be local, `$@` hidden, and ^C would skip the end mark.
 # - The function that the key calls is one plain word: in a continued line (PS2) the parser would not recognise `{`.
-# - `{ ...;} 2>/dev/null` hides the output of `set -x`; `cmd&&:` keeps a status without triggering `set -e` or the ERR trap.
+# - `{ ...;} 2>/dev/null` hides the output of `set -x`; `cmd&&: __wp` keeps a status without triggering `set -e` or the ERR trap.
 # - The command's text comes from a file, not from typed keys, so that quotes, `!`, newlines and a half-typed line cannot change it.
 #
 # Variables: __wp_d: the folder shared with the daemon. __wp_s: the session's nonce. __wp_b: the branch's name. __wp_at: where the shell is (see
@@ -152,7 +152,7 @@ __wp_fin() {
 # reports the end, and executes a new shell, which the daemon gives that state, in the same process. `exit` alone does end the shell.
 __wp_guard() {
   __wp_g='' __wp_et=''
-  [[ ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_exit_trap || return 0
+  [[ ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_trap EXIT || return 0
   __wp_g=1 __wp_et=$__wp_t
   builtin trap 'builtin eval "$__wp_leave"' EXIT
 }
@@ -161,19 +161,32 @@ __wp_guard() {
 __wp_unguard() {
   [[ -n ${__wp_g-} ]] || return 0
   __wp_g=
-  ! __wp_exit_trap || [[ $__wp_t == *'"$__wp_leave"'* ]] || return 0
+  ! __wp_trap EXIT || [[ $__wp_t == *'"$__wp_leave"'* ]] || return 0
   builtin trap - EXIT && builtin eval "$__wp_et"
 }
 
-# Set __wp_t to the command that sets the present EXIT trap, by way of the file that the next prompt overwrites: `$(trap)` forks, and
-# is for a file that cannot be written (a full disk, ulimit -f).
-__wp_exit_trap() {
-  [[ -f ${__wp_l-} && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap -p EXIT)
+# Set __wp_t to the command that sets the present trap $1, by way of the file that the next prompt overwrites: `$(trap)` forks, and
+# is for a file that cannot be written (a full disk, ulimit -f). A DEBUG trap that is not wrapped yet (__wp_calm) prints to stdout, not to the file.
+__wp_trap() {
+  [[ -f ${__wp_l-} && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p "$1" >&3 && builtin printf '\0' >&3; } 3<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap -p "$1")
 }
+
+# Wrap the user's DEBUG trap, so that it does not run for commands of the hooks: each of them is in a function of the hooks, or its text has
+# `__wp`. `case` keeps $?. Until this is called, a new trap runs for the hooks' commands, so these have their output redirected.
+__wp_calm() {
+  local __wp_t
+  local -a __wp_d0
+  __wp_trap DEBUG
+  [[ $__wp_t == 'trap -- '* ]] || return 0
+  builtin eval "__wp_d0=(${__wp_t#trap -- })"
+  [[ ${__wp_d0[0]} == @(|-|'case ${FUNCNAME-}:'*) ]] || # `-`: none is set, as POSIX mode prints it
+    builtin trap -- 'case ${FUNCNAME-}:$BASH_COMMAND in __wp*|*:*__wp*) ;; *) \builtin eval '"${__wp_d0[0]@Q}"';; esac' DEBUG
+}
+builtin declare -ft __wp_calm __wp_trap # functions with this attribute see the DEBUG trap
 
 # The EXIT trap. "$@": the positional parameters. `set -e`, and traps that run at a failure or at each command, are no part of the state, else the
 # new shell could end at once. Where the folder has no room for the state, it goes into memory.
-__wp_leave='{ { __wp_r=$?; \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; __wp_unalias; [[ $__wp_op == tty ]] || __wp_loud; __wp_rest=0 __wp_c=; } 2>/dev/null
+__wp_leave='{ { __wp_r=$?; \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; __wp_unalias; [[ $__wp_op == tty ]] || __wp_loud; __wp_rest=0 __wp_c=; } >/dev/null 2>&1
 { \builtin trap -p; __wp_keep "$SHELLOPTS" "$@"; [[ -z $__wp_lost ]]; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || { __wp_rest=0; __wp_aside && { \builtin trap -p; __wp_keep "$SHELLOPTS" "$@"; } 1<>"$__wp_l"; } 2>/dev/null
 { __wp_left; } >/dev/null 2>&1; }'
 __wp_left() {
@@ -189,7 +202,7 @@ builtin . "${__wp_rc%/*}/state.bash"
 
 # Runs before each prompt, in PROMPT_COMMAND: reports an ended command and the prompt, and writes the shell's state, of which __wp_cmd has
 # written the traps, to stdout. "$@": the positional parameters. All locals begin with __wp, as in __wp_arm.
-__wp_cmd='{ __wp_unguard; \builtin trap -p; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_z0[__wp_r=$?]-}${__wp_l:-/dev/null}" || { __wp_l=; __wp_unguard; __wp_pc "$@"; } >/dev/null 2>&1'
+__wp_cmd='{ __wp_calm;} 2>/dev/null >"${__wp_z0[__wp_r=$?]-}/dev/null"; { __wp_unguard; \builtin trap -p ${__wp_z0-}; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || { __wp_l=; __wp_unguard; __wp_pc "$@"; } >/dev/null 2>&1'
 __wp_pc() {
   local __wp_e=none __wp_line_rest
   # If ^C breaks off a `read` of a file, the next `read`, of any file, gets what this one had read ahead (bash 5.2). This reads it away.
@@ -352,10 +365,10 @@ __wp_take() {
   # cursor up (TERM=dumb or unknown). So the line is short and drawn byte by byte; __wp_multibyte undoes that before the next typed key.
   builtin bind 'set byte-oriented on'
   case $1 in
-  tty) __wp_x='{ { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";};{ __wp_z;} 2>/dev/null&&:' ;;
+  tty) __wp_x='{ { __wp&&: __wp;} 2>/dev/null;\builtin eval " $__wp_c";};{ __wp_z&&: __wp;} >/dev/null 2>&1' ;;
   *)
     if [[ $1 == in ]]; then __wp_i=$__wp_d/in.$2; else __wp_i=/dev/null; fi
-    __wp_x='{ { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";} <"$__wp_i";{ __wp_z;} 2>/dev/null&&:'
+    __wp_x='{ { __wp&&: __wp;} 2>/dev/null;\builtin eval " $__wp_c";} <"$__wp_i";{ __wp_z&&: __wp;} >/dev/null 2>&1'
     ;;
   esac
   READLINE_LINE=' \builtin eval "$__wp_x"'
@@ -389,7 +402,7 @@ if [[ -n $__wp_s ]]; then
   [[ -n $__wp_w ]] && __wp_aside || __wp_back
   __wp_branch
   __wp_v=
-  [[ ${PROMPT_COMMAND@a} != *a* ]] || __wp_v=1
+  [[ ! -v PROMPT_COMMAND || ${PROMPT_COMMAND@a} != *a* ]] || __wp_v=1
   __wp_hook
 fi
 builtin shopt "$__wp_aliases" expand_aliases

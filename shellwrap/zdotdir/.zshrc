@@ -184,10 +184,30 @@ __wp_plain() {
   if [[ $PS1 == (#b)(*)%\{%\}\[[^]]#\]\ %\{%\}(*) && ${(t)PS1} != *readonly* ]]; then PS1=$match[1]$match[2]; fi
 }
 
+# Wrap the user's DEBUG trap, so that it does not run for commands of the hooks, as in bash.
+__wp_calm() {
+  setopt localoptions nolocaltraps noerrexit noerrreturn noxtrace
+  local __wp_t=
+  local -a __wp_w
+  local -i __wp_j
+  if (( ${+functions[TRAPDEBUG]} )); then
+    __wp_t=$functions[TRAPDEBUG]
+    [[ $__wp_t == *'case ${funcstack[2]-}:'* ]] || functions[TRAPDEBUG]='case ${funcstack[2]-}:$ZSH_DEBUG_CMD in (__wp*|*:*__wp*) ;; (*) '$__wp_t$'\n;; esac'
+    return 0
+  fi
+  [[ -f $__wp_l && ! -L $__wp_l ]] && __wp_may_write && { builtin trap && builtin print -rN -- '' } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap)
+  __wp_w=("${(z)__wp_t}") __wp_j=${__wp_w[(I)DEBUG]}
+  (( __wp_j > 3 )) && [[ $__wp_w[__wp_j-3] == trap ]] || return 0
+  __wp_t=${(Q)__wp_w[__wp_j-1]}
+  [[ -z $__wp_t || $__wp_t == 'case ${funcstack[1]-}:'* ]] || builtin trap -- 'case ${funcstack[1]-}:$ZSH_DEBUG_CMD in (__wp*|*:*__wp*) ;; (*) '$__wp_t$'\n;; esac' DEBUG
+} >/dev/null 2>&1
+
 __wp_pc() {
   local __wp_was=$? __wp_x=${options[xtrace]} __wp_p=${options[promptpercent]} # xtrace is for the request `state`: it is always off in a widget
   local -a __wp_options
   __wp_options=("${(@kv)options[@]}")
+  __wp_next
+  __wp_calm
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
   __wp_xt=$__wp_x __wp_r=$__wp_was
@@ -286,6 +306,7 @@ __wp() {
 
 __wp_z() {
   local r=$?
+  __wp_calm
   __wp_fin $r Z
   return $r
 }

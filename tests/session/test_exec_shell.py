@@ -192,3 +192,14 @@ async def test_a_command_with_its_own_folder_or_variables_changes_nothing_in_the
     assert refused.exit == 125
     assert b"never" not in refused.output
     assert b"/no/such/folder" in refused.output
+
+
+async def test_a_debug_trap_runs_for_the_users_commands_only(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("trap 'echo \"dbg $?\"; n=$((n + 1))' DEBUG")
+    await stage.exec("n=0; (exit 3)")
+    assert (await stage.exec("echo one")).output == b"dbg 3\none\n"
+    assert (await stage.exec("echo two", tty=True)).output == b"dbg 0\r\ntwo\r\n"
+    ran = await stage.exec("trap - DEBUG; echo $n")
+    assert stage.shell == "zsh" or ran.output == b"dbg 0\n3\n"
+    assert (await stage.exec("echo three")).output == b"three\n"
