@@ -151,7 +151,7 @@ def test_the_text_of_an_exec_may_have_16_mib(server: RunningServer) -> None:
         assert client.upgrade("/v1/sessions/main/exec", {"text": "\n" * (16 << 20)}).status == 101
     with server.connect() as client:
         answer = client.upgrade("/v1/sessions/main/exec", {"text": "x" * ((16 << 20) + 1)})
-        assert (answer.status, answer.json["error"]["said"]) == (400, "the text has at most 16777216 bytes")
+        assert (answer.status, answer.json["error"]["said"]) == (400, "the text may have at most 16777216 bytes")
 
 
 def test_a_client_that_is_refused_while_it_sends_can_read_the_answer(server: RunningServer) -> None:

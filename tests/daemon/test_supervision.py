@@ -263,7 +263,7 @@ def test_the_supervisor_gives_up_a_daemon_that_always_dies_and_logs_it(home: Sup
 def test_the_delay_before_the_next_daemon_grows_also_for_daemons_that_fail_late(home: SupervisedHome) -> None:
     (home.folder / "dies-late").touch()
     home.start()
-    wait_until(lambda: "starts the next daemon in 0.2 s" in home.log(), "three daemons have died")
+    wait_until(lambda: "starting the next daemon in 0.2 s" in home.log(), "three daemons have died")
     (home.folder / "dies-late").unlink()
     assert home.ask("GET", "/v1/status").status == 200
 

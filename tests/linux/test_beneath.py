@@ -57,7 +57,7 @@ def test_a_mount_point_behind_a_link_is_refused_as_misplaced(folder: int, tmp_pa
     os.close(folder)
     for path in ("/link", "sub/up/file", "missing"):
         with (
-            pytest.raises(OSError, match="is not where it was") as caught,
+            pytest.raises(OSError, match="the mount point was removed or replaced") as caught,
             beneath.MountPlace(str(tmp_path / "inside"), path).opened(),
         ):
             pass

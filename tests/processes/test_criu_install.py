@@ -120,7 +120,7 @@ def test_an_installation_without_a_mirror_leaves_nothing(tmp_path: Path) -> None
 
 def test_a_killed_installation_leaves_nothing_usable_and_the_next_one_succeeds(tmp_path: Path, mirror: str) -> None:
     home = tmp_path / "home"
-    for word in ("fetching", "trying"):
+    for word in ("downloading", "trying"):
         kill_at(word, home, mirror)
         assert installed(home) is None
         assert not (home / "criu").exists()

@@ -25,9 +25,10 @@ pytestmark = [
 ]
 
 ADVICE = re.compile(
-    r"copy what you need: a live session's files from /proc/PID/root \('waypoint ps' shows the PID\), a capture's "
-    r"from (/proc/\d+/root/\S+)/TREE \('waypoint show NAME' shows the tree\); then open the pool again: "
-    r"'(waypoint stop --all)', '(waypoint daemon stop)'; if it is read-only again: '(waypoint setup --remove)'"
+    r"copy the files that you need: those of a live session from /proc/PID/root \('waypoint ps' shows the PID\), "
+    r"those of a capture from (/proc/\d+/root/\S+)/TREE \('waypoint show NAME' shows the tree\); "
+    r"then open the pool again: '(waypoint stop --all)', '(waypoint daemon stop)'; "
+    r"if it is still read-only: '(waypoint setup --remove)'"
 )
 SAID = "its file system has become read-only"
 REFUSED = (

@@ -171,8 +171,11 @@ def test_the_advice_for_a_damaged_database_loses_nothing(work: Work) -> None:
     done = home.cli("ps")
     assert (done.code, done.stdout) == (10, "")
     assert "file is not a database" in done.stderr
-    assert "\n  next: put a copy of it back, or " in done.stderr
-    assert "; captures and running sessions stay until a gc, and are known again when the file is back" in done.stderr
+    assert "\n  next: replace it by a copy from a backup, or " in done.stderr
+    assert (
+        "; until a gc, captures and running sessions are kept, and are listed again when the file is back"
+        in done.stderr
+    )
     follow(done.stderr)
     wait_served(home)
     assert "does not know; they are kept" in home.must("ps").stderr
@@ -195,7 +198,7 @@ def test_a_log_without_its_database_is_not_removed(work: Work) -> None:
     shutil.move(home.path / "names.db", away)
     done = home.cli("ps")
     assert done.code == 10
-    assert "its log names.db-wal is there" in done.stderr
+    assert "its log names.db-wal exists" in done.stderr
     shutil.move(away, home.path / "names.db")
     wait_served(home)
     assert work.client.session("later").exec("echo $kept").output == b"later\n"

@@ -24,7 +24,7 @@ END = (Step.ENDED, Step.CONCLUDED)
 FORKS = ("f1", "f2", "f3")
 UNANSWERED = (
     r"waypoint: cannot get an answer to POST \S+: the daemon closed the connection before it answered\n"
-    r"  next: see whether it was done: waypoint --home \S+ op log\n"
+    r"  next: check whether the request was carried out: waypoint --home \S+ op log\n"
 )
 """The pattern of the error that a command prints if its daemon is killed before it answers."""
 

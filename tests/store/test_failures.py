@@ -136,6 +136,6 @@ def test_a_log_without_its_database_is_kept(tmp_path: Path, left: str) -> None:
     log.write_bytes(b"all that was committed")
     if left == "empty":
         (tmp_path / "names.db").touch()
-    with pytest.raises(StoreDamaged, match=r"its log names\.db-wal is there"):
+    with pytest.raises(StoreDamaged, match=r"its log names\.db-wal exists"):
         Names(tmp_path / "names.db")
     assert log.read_bytes() == b"all that was committed"

@@ -248,7 +248,7 @@ def test_opening_reserves_the_space_of_a_sparse_file_again(small_disk: Path) -> 
 
 def test_a_missing_mkfs_names_the_package(corner: Path) -> None:
     hide_program("mkfs.btrfs")
-    with pytest.raises(HostLacks, match="no program mkfs") as refused:
+    with pytest.raises(HostLacks, match="the program mkfs") as refused:
         open_pool(corner, "btrfs", SIZES)
     assert "btrfs-progs" in refused.value.next_step
     assert os.listdir(corner) == ["pool"]

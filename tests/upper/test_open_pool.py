@@ -72,7 +72,7 @@ def test_a_pool_is_not_opened_with_another_driver(corner: Path) -> None:
         home = corner / made
         home.mkdir()
         open_pool(home, made, SIZES).close()  # type: ignore[arg-type]
-        with pytest.raises(StateConflict, match=f"the home has a pool of the driver {made}"):
+        with pytest.raises(StateConflict, match=f"the home already has a pool of the driver {made}"):
             open_pool(home, other, SIZES)  # type: ignore[arg-type]
 
 

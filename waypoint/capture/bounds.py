@@ -39,8 +39,8 @@ def _check_open_files(processes: list[int]) -> None:
 
 
 def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
-    """Refuse a capture whose memory content would leave less free space on the host's disk than a growing pool leaves.
-    No limit of the session applies to this content.
+    """Raise Failed if saving the memory of the processes would leave less free disk space than the pool must leave when
+    it grows. The session's own limits do not count this memory.
     """
     needed = sum(map(procfs.own_bytes, processes)) + _shared_memory(subject.facts.init_pid)
     outlook = area.pool.outlook()

@@ -38,8 +38,8 @@ class _Connection:
         self._cut_at = None
 
     def open_after(self, cut: wire.Cut, request: dict[str, object]) -> None:
-        """Send `request` to the next daemon, with the input that the last one had not read. Raises Failed after
-        MAX_DEATHS daemons.
+        """Send `request` to the next daemon, with the input that the dead daemon had not read. Raises Failed after the
+        deaths of MAX_DEATHS daemons in a row.
         """
         self._deaths += 1
         if self._deaths > MAX_DEATHS:
@@ -56,7 +56,7 @@ class _Connection:
         self.channel = self._open(request)
 
     def due_s(self) -> float | None:
-        """Seconds until `notice` returns a text; None if it will not."""
+        """Seconds until `notice` returns a text; None if no text is due."""
         return None if self._cut_at is None else self._cut_at + NOTICE_AFTER_S - time.monotonic()
 
     def notice(self) -> bytes:
@@ -70,7 +70,7 @@ class _Connection:
     def lost_run(self, said: str) -> Failed:
         """The error for a `run` whose daemon has died."""
         look = spelled(self._home, "run", "-b", self._branch, "--", "ps", "ax")
-        next_step = f"see whether it is still running, before you start it again: {look}"
+        next_step = f"check whether the command is still running before you start it again: {look}"
         return Failed("follow the command in", self._on, said, next_step)
 
     def failed(self, said: str) -> Failed:
@@ -93,8 +93,8 @@ class TerminalStream:
     """
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
-        """Request the stream. `request` has the terminal's size as `rows` and `cols`. Raises as `open_channel`;
-        `receive` raises a refusal.
+        """Request the stream. `request` has the terminal's size as `rows` and `cols`. Raises as `open_channel`. If the
+        daemon refuses the request, `receive` raises its error.
         """
         self.end: dict[str, object] = {}
         self._size = {"rows": request["rows"], "cols": request["cols"]}
@@ -175,8 +175,8 @@ class Attachment(TerminalStream):
         asker: Mapping[str, object] | None = None,
         greeting: Callable[[Mapping[str, object]], bytes] | None = None,
     ) -> None:
-        """`asker`: `user` and `default_user` of the request (docs/protocol.md, section 2). `greeting`: makes a text
-        from the facts about the session, which is shown once before the screen.
+        """`asker`: `user` and `default_user` of the request (docs/protocol.md, section 2). `greeting`: makes, from the
+        facts about the session, a text that is shown once before the screen.
         """
         self._asker = dict(asker or {})
         self._greeting = greeting
@@ -202,7 +202,7 @@ class Attachment(TerminalStream):
 
 
 class CommandTerminal(TerminalStream):
-    """The stream of an `exec --tty`, which the next daemon continues, or of a `run -t`, which ends with its daemon."""
+    """The stream of an `exec --tty` or a `run -t`. If the daemon dies, only an exec continues with the next daemon."""
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         """`request` has `rows` and `cols`."""

@@ -31,7 +31,9 @@ class Command:
     """A command in a session. The constructor sends the request; `wait` copies input and output until it ends."""
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
-        """Send the request. `verb`: `exec` or `run`. Raises as `open_channel`, or Failed if daemons die over it."""
+        """Send the request. `verb`: `exec` or `run`. Raises as `open_channel`; Failed if the daemon dies (for an exec:
+        if MAX_DEATHS daemons in a row die).
+        """
         self._home = home
         self._branch = branch
         self._on = f"branch {branch}"
@@ -56,7 +58,7 @@ class Command:
         self._channel.out.flush()
 
     def queue_signal(self, name: str) -> None:
-        """As `signal`, for another thread than the one in `wait`, which sends the signal when `wake_fd` wakes it."""
+        """Queue a signal in another thread than that of `wait`. `wait` sends it when `wake_fd` becomes readable."""
         self._channel.out.queue("k", name.encode())
 
     def resize(self, rows: int, cols: int) -> None:
@@ -80,7 +82,7 @@ class Command:
                     if end is not None:
                         return self._checked(end)
                 except wire.Cut as cut:
-                    self._go_on_after(cut)
+                    self._resume_after(cut)
         finally:
             self._channel.close()
 
@@ -145,8 +147,8 @@ class Command:
                     self._exec_id = str(facts["exec"])
         return None
 
-    def _go_on_after(self, cut: wire.Cut) -> None:
-        """Resume the stream with the next daemon, which keeps the output for this client. Raises Failed if none can."""
+    def _resume_after(self, cut: wire.Cut) -> None:
+        """Resume the stream with the next daemon, which has kept the output. Raises Failed if this is impossible."""
         self._channel.close()
         self._deaths += 1
         if "id" not in self._request:

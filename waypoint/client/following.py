@@ -47,9 +47,9 @@ def _check(payload: bytes) -> None:
 def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[str, object]]:
     """Yield the stored events after the number `after` (None: all), and with `follow` further events.
 
-    An event has the form in docs/protocol.md, section 1. If a daemon dies, the next one continues with a `restarted`
-    event. Ends when the daemon is stopped. Raises the daemon's error, HostLacks as `open_channel`, or Failed if
-    MAX_DEATHS daemons in a row die.
+    docs/protocol.md, section 1, describes the events. If the daemon dies, the next daemon continues, beginning with a
+    `restarted` event. Ends when the daemon is stopped. Raises the daemon's error, HostLacks as `open_channel`, or
+    Failed if MAX_DEATHS daemons in a row die.
     """
     seq, instance = after or 0, ""
     deaths = 0
@@ -103,13 +103,13 @@ class JobCalls:
         return parse(JobRecord, field_of(ask(self._home, "POST", f"/v1/jobs/{job}/cancel"), "job"))
 
     def wait(self, job: str) -> JobRecord:
-        """Wait for the end of a job; returns it with its result. Raises UnknownName if it does not exist or its daemon
-        dies, Failed if the daemon is stopped.
+        """Wait for the end of a job; return the job with its result. Raises UnknownName if the job does not exist or
+        its daemon dies, Failed if the daemon is stopped.
         """
         for event in iter_events(self._home, follow=True, after=None):
             facts = event.get("job")
             is_end = isinstance(facts, dict) and facts.get("id") == job and event.get("change") == "ended"
-            # The end may be among events that are no longer kept: ask once at the beginning and after each gap.
+            # The event of the job's end may no longer be stored, so ask at the beginning and after each gap.
             if is_end or event["kind"] in ("begin", "restarted", "lost"):
                 found = self.get(job)
                 if found.state != "running":

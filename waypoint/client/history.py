@@ -18,7 +18,7 @@ from waypoint.model.names import parse_name
 
 
 class History:
-    """The history of one home. Instead of a name, a capture's id or its first digits (4 or more) can be given."""
+    """The history of one home. For a capture, methods accept a name, or its id or the id's first digits (4 or more)."""
 
     def __init__(self, home: str) -> None:
         """Use Client.history. `home`: its real path."""
@@ -78,13 +78,13 @@ class History:
     def take_back(
         self, number: int | None = None, *, branch: str | None = None, lose_processes: bool = False
     ) -> tuple[OperationFacts, UndoneFacts]:
-        """As `undo`; also returns what was undone."""
+        """Undo like `undo`; return the log entry of the undo, and what was undone."""
         body: dict[str, object] = {"number": number, "branch": branch, "lose_processes": lose_processes}
         answer = self._ask_once("/v1/operations/undo", body)
         return parse(OperationFacts, field_of(answer, "operation")), parse(UndoneFacts, field_of(answer, "undone"))
 
     def plan_undo(self, number: int | None = None, *, branch: str | None = None) -> UndoneFacts:
-        """What `undo` would do, and what would not come back. Changes nothing."""
+        """What `undo` would do, and what it could not restore. Changes nothing."""
         body = {"number": number, "branch": branch, "dry_run": True}
         return parse(UndoneFacts, field_of(ask(self._home, "POST", "/v1/operations/undo", body), "undone"))
 

@@ -36,7 +36,7 @@ def ask(home: str, method: str, target: str, body: object = None, *, may_repeat:
 def ask_status(
     home: str, method: str, target: str, body: object = None, *, may_repeat: bool = True
 ) -> "tuple[int, object]":
-    """As `ask`, with the HTTP status first."""
+    """Send one request like `ask`; return the HTTP status and the decoded answer."""
     for is_last in (False, True):
         try:
             return reach(home, lambda path: wire.request_status(path, method, target, body))
@@ -47,7 +47,7 @@ def ask_status(
 
 
 def ask_running(home: str, method: str, target: str) -> object | None:
-    """As `ask`, but starts no daemon: returns None if none is running."""
+    """Send one request like `ask`, but if no daemon is running, return None instead of starting one."""
     try:
         return wire.request(socket_path(home), method, target)
     except (FileNotFoundError, ConnectionRefusedError):
@@ -64,7 +64,7 @@ def quote_branch(branch: str) -> str:
 
 
 def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
-    next_step = f"see whether it was done: {spelled(home, 'op', 'log')}"
+    next_step = f"check whether the request was carried out: {spelled(home, 'op', 'log')}"
     if method == "GET":  # it changes nothing
         next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
     return Failed("get an answer to", f"{method} {target}", str(cut), next_step, code="connection-lost")

@@ -1,4 +1,4 @@
-"""From the daemon's answers to records (`waypoint.model.facts`), and records that only the SDK has."""
+"""Converting the daemon's answers to records (`waypoint.model.facts`), and the records that only the SDK has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -126,8 +126,8 @@ def how_ended(end: Mapping[str, object]) -> Ending:
 
 
 def parse(kind: type[Record], value: object) -> Record:
-    """The JSON object `value` as a record, without fields that only a newer daemon knows. Raises Failed if `value` is
-    not an object or lacks a field.
+    """Convert the JSON object `value` to a record. Fields that this version does not know are ignored. Raises Failed if
+    `value` is not an object or lacks a field.
     """
     try:
         if not isinstance(value, dict):
@@ -135,7 +135,7 @@ def parse(kind: type[Record], value: object) -> Record:
         names = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # a TypeVar cannot be bound to them
         return kind(**{name: value[name] for name in names if name in value})
     except TypeError as error:
-        raise malformed(f"no {kind.__name__}: {error}") from error
+        raise malformed(f"something other than a {kind.__name__}: {error}") from error
 
 
 def parse_list(kind: type[Record], answer: object, name: str) -> list[Record]:

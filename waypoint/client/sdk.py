@@ -108,7 +108,9 @@ class Client:
         return History(self.home)
 
     def restore(self, name: str, *, only: Literal["files", "shell"] | None = None) -> "Session":
-        """As Session.restore, on the branch where the capture was taken; if `name` is a branch, on this branch."""
+        """Restore a capture like Session.restore, on the branch where it was taken; if `name` is a branch, on
+        `name`.
+        """
         answer = ask(self.home, "POST", "/v1/restores", {"name": parse_name(name), "only": only}, may_repeat=False)
         facts = parse(SessionFacts, field_of(answer, "session"))
         return Session(self, facts.branch, facts)
@@ -133,8 +135,9 @@ class Client:
     def events(self, *, follow: bool = True, after: int | None = None) -> Iterator[dict[str, object]]:
         """The events that the daemon has kept, and with `follow` further events.
 
-        `after`: only events after the one with this `seq`. Events are as in docs/protocol.md, section 1; the first one
-        is a `begin`. Continues with the next daemon, after a `restarted`; ends when the daemon is stopped.
+        `after`: only events after the event with this `seq`. docs/protocol.md, section 1, describes the events; the
+        first event is `begin`. If the daemon dies, the next daemon continues, beginning with a `restarted` event. Ends
+        when the daemon is stopped.
         """
         return iter_events(self.home, follow=follow, after=after)
 
@@ -199,7 +202,7 @@ class Session:
         return self._known
 
     def survey(self) -> list[SurveyedProcess]:
-        """The processes, each with the tier that a capture of it would reach."""
+        """The session's processes, each with the tier that a capture of it alone would reach."""
         return parse_list(SurveyedProcess, ask(self._client.home, "GET", f"{self._path()}/survey"), "processes")
 
     def exec(
@@ -215,9 +218,9 @@ class Session:
         """Run a command line in the session's own shell: text, or a list of words that are quoted.
 
         `timeout_s` counts from the command's start; at most 0.5 s later the call returns with `exit` 124.
-        `wait_prompt_s`: how long to wait for a busy shell (default 5). `tty`: pagers and questions as on a terminal.
-        `on_output` gets the output as it arrives; the result's `output` is empty then. If the daemon dies, the next one
-        continues, except with `stdin`.
+        `wait_prompt_s`: how long to wait for a busy shell (default 5). `tty`: programs may use pagers and ask
+        questions. `on_output` gets the output as it arrives; the result's `output` is empty then. If the daemon dies,
+        the next one continues, except with `stdin`.
         """
         text = as_json_text(command) if isinstance(command, str) else exec_text(list(command))
         request: dict[str, object] = {"text": text, "tty": tty, "stdin": stdin is not None}

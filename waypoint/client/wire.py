@@ -24,7 +24,7 @@ BRANCH_HEADER = "Waypoint-Branch"
 MAX_PAYLOAD_BYTES = 1 << 20  # of one frame, either way
 MAX_HEAD_BYTES = 1 << 16
 MAX_CHUNK_LINE_BYTES = 256
-RECEIVE_BYTES = 1 << 18  # what one recv may bring: more than a socket's default buffer holds
+RECEIVE_BYTES = 1 << 18  # the most bytes of one recv: more than a socket's default buffer can contain
 _HEAD_END = b"\r\n\r\n"
 _PREFIX_BYTES = 5  # of a frame: kind and length
 _STREAMED = b"oe"  # kinds of frames that are passed on piece by piece, all others as a whole
@@ -109,7 +109,7 @@ def request(path: str, method: str, target: str, body: object = None) -> object:
 
 
 def request_status(path: str, method: str, target: str, body: object = None) -> "tuple[int, object]":
-    """As `request`, with the HTTP status first."""
+    """Send one request like `request`; return the HTTP status and the decoded answer."""
     sock = send_request(path, method, target, body)
     try:
         head, data = read_head(sock)
@@ -205,10 +205,10 @@ class Outgoing:
         self._line.append(frame(kind, payload))
 
     def flush(self) -> int:
-        """Send as much as possible without blocking. Returns the number of bytes left. `Channel.fill` notices a dead
-        peer, this method does not.
+        """Send as much as possible without blocking. Returns the number of bytes left. A closed connection is reported
+        by `Channel.fill`, not by this method.
 
-        Safe in a signal handler: a handler that interrupts another flush leaves the work to that one.
+        Safe in a signal handler: if the handler has interrupted another `flush`, that one sends the frames.
         """
         while self._line and not self._is_flushing:
             self._is_flushing = True
@@ -231,8 +231,8 @@ class Outgoing:
         return _payloads(self._line, kind)
 
     def not_taken(self, kind: str, cut: Cut) -> list[bytes]:
-        """After a cut: the payloads of the frames of `kind` that the daemon has not read, without a frame that it may
-        have read in part.
+        """Return, after a cut, the payloads of the frames of `kind` that the daemon has not read. A frame that it may
+        have read in part is left out.
         """
         return [*(_payloads(self._sent, kind) if cut.left_unread else []), *self.unsent(kind)]
 
@@ -315,7 +315,7 @@ class Channel:
                 self._make_room(len(data) + 1)
                 return False
             result_of(head.status, content)
-            raise malformed(f"status {head.status} to an upgrade")
+            raise malformed(f"status {head.status} as the answer to an upgrade")
         self._start += head.size
         self.is_open = True
         return True
@@ -392,6 +392,6 @@ def result_of(status: int, content: bytes) -> object:
 
 
 def malformed(what: str) -> WaypointError:
-    """The error for an answer that this client cannot understand. `what`: the answer, in words."""
+    """The error for an answer that this client cannot understand. `what`: a description of the answer."""
     next_step = "if the daemon has another version: waypoint daemon stop, and try again"
     return Failed("understand", "the daemon", f"it sent {what}", next_step)

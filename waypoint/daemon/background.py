@@ -1,4 +1,4 @@
-"""Turning a process into a background process, with no terminal, folder or open file of its caller, and its log.
+"""Background processes: detaching a process from its caller (terminal, folder, open files), and opening its log.
 
 Part of the supervisor, which must stay small: nothing heavy may be imported here.
 """
@@ -11,15 +11,15 @@ import time
 from waypoint.model.paths import log_path, older_log_path
 
 MAX_LOG_BYTES = 4 << 20
-# Variables that the daemon keeps of its caller's environment: Waypoint's own, and those for text and times. Others
-# may be secrets.
+# The daemon keeps only these variables of its caller's environment: Waypoint's own, and those for text and times.
+# Others may be secrets.
 _KEPT_VARIABLES = ("WAYPOINT_", "LC_")
 _KEPT_NAMES = ("LANG", "TZ")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def detach(keep: set[int]) -> None:
-    """Fork: the child goes on as an orphan in a new session (setsid(2)), in `/`; the calling process exits with 0.
+    """Fork: the child continues as an orphan in a new session (setsid(2)), in `/`; the calling process exits with 0.
 
     Of the child's descriptors only `keep` stay open; 0, 1 and 2 become /dev/null.
     """
@@ -48,11 +48,11 @@ def own_environment(caller: dict[str, str]) -> dict[str, str]:
 
 
 def open_log(home: str) -> None:
-    """Make descriptors 1 and 2 the home's log, of mode 0600, after renaming a log over MAX_LOG_BYTES. If the log cannot
-    be opened, 1 and 2 stay what they are.
+    """Redirect descriptors 1 and 2 to the home's log (mode 0600). A log larger than MAX_LOG_BYTES is renamed first. If
+    the log cannot be opened, 1 and 2 are not changed.
 
-    Supervisor and daemon write to one file. After the one has renamed it, the other writes to the renamed file until it
-    calls this, too.
+    Supervisor and daemon write to the same file. After one of them has renamed the file, the other still writes to the
+    renamed file until it calls `open_log`, too.
     """
     path = log_path(home)
     with contextlib.suppress(OSError):  # a full or read-only disk must not keep the daemon from running
@@ -68,12 +68,14 @@ def open_log(home: str) -> None:
 
 def _open(path: str) -> int:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    os.fchmod(fd, 0o600)  # whoever has made it
+    os.fchmod(fd, 0o600)  # the file may have existed with another mode
     return fd
 
 
 def is_log_full() -> bool:
-    """Whether what descriptor 2 writes to is over MAX_LOG_BYTES, so that `open_log` is due. Never for a terminal."""
+    """Whether the log behind descriptor 2 is larger than MAX_LOG_BYTES, so that `open_log` must be called. False if
+    descriptor 2 is a terminal.
+    """
     with contextlib.suppress(OSError):
         return os.fstat(2).st_size > MAX_LOG_BYTES
     return False

@@ -28,7 +28,7 @@ from waypoint.service.background.bugs import LOG, log_bug
 
 
 class StoppableService(Protocol):
-    """What the process itself needs of the home that it serves. The methods are as in service.home.Home."""
+    """The methods of service.home.Home that this module uses."""
 
     stop_daemon: Callable[[], None]
 
@@ -47,16 +47,16 @@ STOP_S = 5.0
 SHUTDOWN_S = 12.0
 # Threads for blocking calls. With Python's default, six on two processors, a few long dumps would hold up everything.
 WORKERS = 32
-# How long a thread may run Python code while another waits for its turn. A capture takes some forty steps while its
-# session stands still, and each step waits for its turn if other threads compute (linux/tasks/pauses.py).
+# How long a thread may run Python code while another thread waits for the interpreter lock. A capture takes some forty
+# steps while its session is frozen, and may have to wait for the lock before each step (linux/tasks/pauses.py).
 SWITCH_S = 0.0005
-# How long a daemon that cannot serve its home still takes connections that were made before its end began.
+# How long a daemon that cannot serve its home accepts connections that were made before it began to stop.
 REFUSE_S = 0.2
 
 
 def run(argv: list[str], environ: dict[str, str], open_service: OpenService, routes: Routes) -> int:
-    """Serve a home until a stop is asked for, then end the process. `argv`: HOME, and the options --listen-fd N,
-    --supervisor-fd N and --serving-fd N.
+    """Serve a home until the daemon is asked to stop, then end the process. `argv`: HOME, and the options --listen-fd
+    N, --supervisor-fd N and --serving-fd N.
 
     Returns only if another daemon serves the home: then EXIT_LOCKED.
 
@@ -77,7 +77,7 @@ def run(argv: list[str], environ: dict[str, str], open_service: OpenService, rou
         ownership.check_home(home)
         lock_fd = files.lock(daemon_lock_path(home), wait=False)  # held until the process ends
         lock_holder.sign(lock_fd)  # so that a supervisor finds this daemon without its socket
-    except HostLacks as problem:  # nothing of the home is touched
+    except HostLacks as problem:  # nothing in the home is changed then
         open_service = _refusing(problem)
     except BlockingIOError:
         LOG.error("another daemon serves this home")
@@ -108,7 +108,7 @@ async def _exit_after(serving: Awaitable[None]) -> None:
     try:
         await serving
         status = 0
-    except Exception as error:  # logged here, since nobody above could
+    except Exception as error:  # os._exit follows, so no caller could log the error
         log_bug(error, "the home")
     finally:
         sys.stderr.flush()
@@ -116,14 +116,16 @@ async def _exit_after(serving: Awaitable[None]) -> None:
 
 
 class _BoundedLog(logging.StreamHandler[TextIO]):
-    """Writes to stderr, which is the home's log, and begins a new file when that is full."""
+    """Writes to stderr, which is the home's log, and begins a new file when the log is full."""
 
     def __init__(self, home: str) -> None:
         super().__init__(sys.stderr)
         self._home = home
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line without what a terminal would act on: CRIU and the kernel quote names that sessions have made up."""
+        """Format a line without control characters. Messages of CRIU and the kernel contain names chosen in
+        sessions.
+        """
         return cleaned(super().format(record), keep="\n\t")
 
     def emit(self, record: logging.LogRecord) -> None:

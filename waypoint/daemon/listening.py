@@ -54,7 +54,7 @@ def listen(home: str) -> socket.socket:
 def named_socket(home: str) -> tuple[int, int] | None:
     """The socket that has the control socket's name now: its device and inode. None if nothing has the name.
 
-    The number stays that of one socket as long as a process has it open, even if the name is removed and given anew.
+    No other socket gets the same numbers as long as a process has this socket open, even if the name is removed.
     """
     try:
         found = os.lstat(socket_path(home))

@@ -12,7 +12,7 @@ import sys
 QUICK_DEATH_S = 1.0  # a process that lived for less has died quickly
 FIRST_DELAY_S = 0.1  # wait after the second quick death in a row; doubled after each further one
 MAX_DELAY_S = 5.0
-MAX_QUICK_DEATHS = 10  # in a row; after so many no process is started any more
+MAX_QUICK_DEATHS = 10  # after so many quick deaths in a row, no process is started any more
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 SUPERVISOR_SCRIPT = f"{_HERE}/supervisor.py"

@@ -2,7 +2,8 @@
 
 Clients that connect while there is no daemon wait in the socket's backlog for the next one. The daemon in turn watches
 the supervisor (`supervisor_watch.py`), so either may be killed. A daemon that stops on purpose first removes the
-socket's name: so a supervisor, its parent or not, can tell an intended end from a death. docs/protocol.md, section 5.
+socket's name. So the supervisor, even if it is not the daemon's parent, can distinguish this from a crash. See
+docs/protocol.md, section 5.
 
 The supervisor must stay small: nothing heavy may be imported here.
 """
@@ -26,8 +27,8 @@ from waypoint.linux.tasks import lock_holder, pidfd
 from waypoint.model.errors import HostLacks
 from waypoint.model.paths import daemon_lock_path, log_path, start_lock_path, supervisor_lock_path
 
-# Seconds that another supervisor gets to end when it is asked to, because no client can reach its socket: the socket's
-# name is gone.
+# Seconds for another supervisor to end after it was asked to, because its socket no longer has a name, so that no
+# client can reach it.
 REPLACE_S = 30.0
 # Seconds that a daemon gets to stop before it is killed.
 STOP_S = 20.0
@@ -37,7 +38,7 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
     """Run a supervisor in the background. The calling process exits as soon as it has forked.
 
     Writes to --ready-fd: `ready PID`, with the supervisor's pid, once a process listens on the socket, even if that is
-    another supervisor's; `refused JSON`, with an error as in an answer of the API, if the home is not to be used; or
+    another supervisor's; `refused JSON`, with an error as in an answer of the API, if the home must not be used; or
     `error WORDS`.
     """
     home, options = siblings.parse_options(argv)
@@ -130,7 +131,7 @@ class Supervisor:
             if delay_s is None:
                 return f"the daemon died {MAX_QUICK_DEATHS} times, each as soon as it was started"
             if delay_s:
-                self._log(f"starts the next daemon in {delay_s:g} s")
+                self._log(f"starting the next daemon in {delay_s:g} s")
                 if self._wait_asked(delay_s):
                     return "stopped"
 
@@ -228,8 +229,8 @@ def _lock(home: str) -> int:
 
 def _end_lost_daemon(home: str) -> None:
     """Stop a daemon that still serves the home though its runtime folder was removed, with the socket and the
-    supervisor's lock in it, and wait for the daemon's end. Sessions go on: before it ends, the daemon writes their
-    runtime records anew. The supervisor of that daemon ends too, since its socket has no name any more.
+    supervisor's lock in it, and wait for the daemon's end. Sessions continue: before it ends, the daemon writes their
+    runtime records again. The supervisor of that daemon ends, too, because its socket no longer has a name.
 
     Raises TimeoutError if the daemon has not ended after STOP_S.
     """
@@ -237,7 +238,9 @@ def _end_lost_daemon(home: str) -> None:
     try:
         lock_fd = files.lock(path, wait=False)
     except BlockingIOError:
-        log("a daemon runs whose runtime folder was removed: it is stopped, the next one makes the folder again")
+        log(
+            "the running daemon's runtime folder was removed: stopping this daemon; the next one makes the folder again"
+        )
         lock_fd = lock_holder.take_over(path, patience_s=STOP_S)
     os.close(lock_fd)
 

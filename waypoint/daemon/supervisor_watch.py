@@ -51,7 +51,7 @@ class SupervisorWatch:
     def _start_later(self) -> None:
         delay_s = self._patience.delay_after(self._loop.time() - self._since)
         if delay_s is None:
-            LOG.error("no supervisor stays alive; the daemon goes on without one")
+            LOG.error("several supervisors died soon after their start; the daemon continues without a supervisor")
             return
         self._loop.call_later(delay_s, self._start)
 

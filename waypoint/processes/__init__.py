@@ -1,1 +1,1 @@
-"""Dumping and restoring processes with CRIU, workload profiles, and the checks that are made before a dump."""
+"""Dumping and restoring processes with CRIU, workload profiles, and the checks before a dump."""

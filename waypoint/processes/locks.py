@@ -1,11 +1,13 @@
-"""Taking file locks again that a restore loses: those of fcntl(2) and lockf(3) on files that their owner has mapped.
+"""Taking again the file locks that a restore loses: locks of fcntl(2) and lockf(3) on files that their owner has
+mapped.
 
 A process loses all such locks on a file when it closes any descriptor of that file. CRIU takes the locks first, then
 opens, maps and closes each mapped file (criu/pie/restorer.c). This affects databases: sqlite in WAL mode maps its
 `-shm` file and locks it. Locks of flock(2) belong to a descriptor and are not lost.
 
-Only its owner can take such a lock. So the restored processes are held by ptrace before any of them runs, and each
-owner is made to call fcntl again. This needs x86-64; on other machines captures report the lost locks as degraded.
+A process can take such a lock only for itself. So the restored processes are stopped by ptrace before any of them runs,
+and each owner is made to call fcntl again. This needs x86-64; on other machines captures report the lost locks as
+degraded.
 
 The list of locks comes from CRIU's images (criu/file-lock.c). Reading /proc/locks would stop all locking on the machine
 for an RCU grace period, 10 ms and more (locks_start in fs/locks.c).
@@ -49,7 +51,7 @@ def lost(images_fd: int, pids: Collection[int]) -> list[str]:
     `pids`: the processes of the session, as the host sees them. Raises OSError; ValueError if the image is malformed.
     """
     if machine.architecture() == "x86_64":
-        return []  # they are taken again
+        return []  # on this machine, lost locks are taken again
     found: set[str] = set()
     for pid, owned in _owners(_read(images_fd), pids):
         with contextlib.suppress(OSError):
@@ -72,7 +74,7 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
                 stopped.append(tid)
                 ptrace.interrupt(tid)
                 ptrace.wait(tid)
-        cgroups.thaw(cgroup)  # ptrace still holds the tasks
+        cgroups.thaw(cgroup)  # the tasks still do not run, because ptrace has stopped them
         return sorted({name for pid, owned in _owners(locks, pids) for name in _take(pid, owned)})
     finally:
         for tid in stopped:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from waypoint.linux.tasks import procfs
 from waypoint.linux.tasks.states import task_state
 
-# Interactive shells keep the terminal open on a descriptor that users do not redirect: bash on 255, others from 10 on.
+# Interactive shells keep the terminal open on a descriptor that users do not redirect: bash on 255, others on 10 or
+# more.
 _FIRST_OWN_FD = 10
 
 

@@ -1,4 +1,4 @@
-"""Giving a program its own copies of the loader and libraries, so that it runs beside any other C library."""
+"""Giving a program its own copies of the loader and libraries, so that it runs on machines with any C library."""
 
 import re
 import shutil

@@ -1,7 +1,8 @@
 """TCP and UDP ports of processes.
 
-On the host's network a process with a port cannot be restored beside itself. CRIU does not report that reliably:
-restored sockets keep SO_REUSEPORT, so two servers would share the port and each get a part of the connections.
+On the host's network, a process that uses a port cannot be restored while the original process still runs. CRIU does
+not report that reliably: restored sockets keep SO_REUSEPORT, so both processes would share the port, and each would get
+a part of the connections.
 """
 
 import contextlib
@@ -18,8 +19,8 @@ _UNREAD = {"tcp": "unaccepted-connections", "udp": "unread-datagrams"}
 
 
 class HeldPorts(NamedTuple):
-    """Ports in the form `tcp 8000`, sorted. `bound`: those that a copy must bind. `connections`: those of TCP
-    connections, which are closed in copies.
+    """Ports in the form `tcp 8000`, sorted. `bound`: those that restored processes must bind. `connections`: those of
+    TCP connections, which are closed in restored sessions.
     """
 
     bound: list[str]
@@ -35,8 +36,8 @@ def held_by(pids: Iterable[int]) -> HeldPorts:
 
 
 def taken(ports: Iterable[str], leaving: Iterable[int] = ()) -> list[str]:
-    """Those of `ports` that a process has open now, at any address of the caller's network namespace. The processes
-    `leaving` do not count.
+    """The ports in `ports` that a process other than the processes `leaving` has open now, at any address of the
+    caller's network namespace.
     """
     spared = {0, *(inode for inode, _pid, _number in open_sockets(leaving))}  # 0: a socket that no process has open
     return sorted({_name(found) for found in sockets.inet_sockets() if found.inode not in spared}.intersection(ports))

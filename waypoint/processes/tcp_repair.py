@@ -31,7 +31,7 @@ def end(pids: Iterable[int]) -> int:
 
 def _end(pid: int, number: int) -> bool:
     with (
-        contextlib.suppress(OSError),  # the process or its descriptor is gone, or this is no TCP socket
+        contextlib.suppress(OSError),  # the process has ended, or the descriptor is not a TCP socket
         sockets.take(pid, number) as taken,
     ):
         if taken.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR) == _ON:

@@ -23,8 +23,8 @@ from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import CannotCapture
 
 MOST_WATCHES = 20_000
-"""Most watched files of a session. Each costs CRIU microseconds while the session is frozen, and more for each other
-file in the same one of CRIU's 32 hash buckets.
+"""The most watched files of a session. Each file takes CRIU microseconds while the session is frozen, and more if many
+files are in the same one of CRIU's 32 hash buckets.
 """
 _MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list, whose lines have 150 to 330 bytes
 _MOST_SEARCHED = 20_000  # entries of an upper layer
@@ -56,7 +56,9 @@ class _Watcher(NamedTuple):
 
 
 class _List(NamedTuple):
-    """The watched files of one inotify instance. `text`: the kernel's list. `seen`: the files in it."""
+    """The last read list of the watched files of one inotify instance. `text`: the list as the kernel writes it in
+    fdinfo. `seen`: the files in it.
+    """
 
     text: bytes = b""
     seen: frozenset[Key] = frozenset()
@@ -86,11 +88,12 @@ class Watches:
         self._held.close()
 
     def look(self, pids: Iterable[int]) -> None:
-        """Find the names of all files that `pids`, which are all processes of the session, watch now.
+        """Find the names of all files that the session's processes watch now. `pids`: all of these processes.
 
-        The first call finds the descriptors; later calls only read their lists again, and those of new processes.
-        Raises OSError; CannotCapture for more than MOST_WATCHES files. Skips processes that have ended. Costs one
-        readlink(2) for each open file, 30 microseconds for each new file, and one for each file of an unchanged list.
+        The first call finds the inotify descriptors; later calls only read their lists again, and find the descriptors
+        of new processes. Raises OSError; CannotCapture for more than MOST_WATCHES files. Skips processes that have
+        ended. Takes one readlink(2) for each open file of a new process, 30 microseconds for each new watched file, and
+        one microsecond for each file of an unchanged list.
         """
         self.number, nameless = 0, dict[Key, _Watcher]()
         for pid in pids:
@@ -99,7 +102,7 @@ class Watches:
             lists = self._lists[pid]
             for watcher in lists:
                 lists[watcher] = self._look_at(watcher, lists[watcher])
-                self.number += max(1, len(lists[watcher].seen))  # an empty list has to be read, too
+                self.number += max(1, len(lists[watcher].seen))  # 1 for an empty list, because reading it takes time
                 _check_number(watcher, self.number)
                 nameless |= dict.fromkeys(lists[watcher].seen & self._nameless.keys(), watcher)
         self._nameless = nameless
@@ -196,7 +199,7 @@ class _Finder:
                 yield self._inside(os.path.join(folders[above], rest))
             above, name = os.path.split(above)
             rest = os.path.join(name, rest) if rest else name
-        # Files of an unknown lower layer: the few folders of Waypoint's own layer.
+        # The layer is not known: it may be Waypoint's own lower layer, which has only a few folders near the root.
         with beneath.opened(self._root, self._overlay.target, os.O_RDONLY | os.O_DIRECTORY) as fd:
             yield from map(self._inside, _folders_near(fd))
 
@@ -209,7 +212,7 @@ class _Finder:
                 found = os.fstat(fd)
         except OSError:
             return False
-        # Not a link: CRIU would watch the link's target instead, and fail if the target is missing.
+        # A link does not count: CRIU would watch the link's target instead, and fail if the target is missing.
         return (_kernel_number(found.st_dev), found.st_ino) == key and not stat.S_ISLNK(found.st_mode)
 
 

@@ -1,1 +1,1 @@
-"""Making a machine ready and taking Waypoint away again: the home, a CRIU that works, the trials of `doctor`."""
+"""Setting up Waypoint on a machine and removing it: the home, a CRIU that works, the trials of `waypoint doctor`."""

@@ -1,4 +1,4 @@
-"""config.json, by which a folder is known as a home: its format, and reading it."""
+"""config.json, the file that makes a folder a home: its format, and reading it."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ FORMAT = 1
 
 
 def read(home: Path) -> dict[str, Any]:
-    """The content of the home's config.json; empty if there is no such file. Raises Failed if it cannot be used."""
+    """The content of the home's config.json; empty if there is no such file. Raises Failed if it is not usable."""
     path = home / CONFIG
     try:
         config = json.loads(files.read_own(str(path)))
@@ -25,7 +25,7 @@ def read(home: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise broken(home, "it is not a JSON object")
     if config.get("format", FORMAT) != FORMAT:
-        said = f"its format is {config['format']}, this version of Waypoint reads {FORMAT}"
+        said = f"its format is {config['format']}, but this version of Waypoint reads only format {FORMAT}"
         raise Failed("use", str(home), said, "use the version of Waypoint that made it")
     return config
 

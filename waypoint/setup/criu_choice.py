@@ -14,9 +14,9 @@ from waypoint.setup.trials import NotMade, trial
 
 
 def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
-    """Make sure that the home has a CRIU that works; install one if need be. Reports with `say`.
+    """Make sure that the home has a CRIU that works; if necessary, install one. `say` prints messages.
 
-    `given`: the value of WAYPOINT_CRIU, if it is set. Without root the CRIU is not tried.
+    `given`: the value of WAYPOINT_CRIU, if it is set. A process that is not root cannot try whether the CRIU works.
     """
     _require_program(given)
     if os.geteuid() != 0:  # a trial makes a session, which takes root
@@ -31,7 +31,7 @@ def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
 
 
 def check(home: Path, given: str | None, say: Callable[[str], None]) -> None:
-    """Report with `say` which CRIU the home uses. Raises HostLacks if no CRIU works."""
+    """Print with `say` which CRIU the home uses. Raises HostLacks if no CRIU works."""
     _require_program(given)
     say(_describe(find(home, tries=_tries(home), chosen=given)))
 

@@ -1,7 +1,7 @@
-"""Which CRIU a home uses: the one that was chosen, else the distribution's if it works here, else the private one.
+"""Which CRIU a home uses: the one in WAYPOINT_CRIU, else the distribution's if it works here, else the private one.
 
-A trial finds out whether a CRIU works; the caller passes the function that makes it. The outcome of a trial is kept in
-the home, since the same program on the same kernel gives the same outcome.
+A trial shows whether a CRIU works; the caller passes the function that makes the trial. The outcome is saved in the
+home, because the same program on the same kernel gives the same outcome.
 """
 
 import contextlib
@@ -21,11 +21,13 @@ from waypoint.setup.rows import CHOOSE_ANOTHER, REMEDY, passed
 TRIAL_FILE = "criu-trial.json"
 
 Tries = Callable[[Path], list[Capability]]
-"""Makes a trial of a program. Raises Failed if the trial could not be made; no outcome is kept then."""
+"""Makes a trial of a program. Raises Failed if the trial could not be made; then no outcome is saved."""
 
 
 class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a trial of one program on one kernel. `mtime_ns`, `size`: of the program, to notice a new one."""
+    """The outcome of a trial of a program on a kernel. `mtime_ns`, `size`: of the program's file, to notice a
+    change.
+    """
 
     path: str
     mtime_ns: int
@@ -35,11 +37,11 @@ class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
-    """The CRIU to use. `tries`: makes a trial of a program. `chosen`: the value of WAYPOINT_CRIU, if it is set; this
-    CRIU is used without a trial.
+    """Find the CRIU to use. `tries`: makes a trial of a program. `chosen`: the value of WAYPOINT_CRIU, if it is set;
+    this CRIU is used without a trial.
 
     Raises HostLacks if the chosen CRIU does not start, or if the distribution's does not work and no private one is
-    installed; Failed if that was not found out because of something that happened.
+    installed; Failed if a trial could not be made.
     """
     if chosen:
         try:
@@ -53,8 +55,12 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
         if passed(rows):
             return _describe(Path(distributed), "distribution")
         failed = next((row for row in rows if row.state != "ok" and row.required_for != "optional"), None)
-        why = f"{distributed} does not work here: {failed.name}: {failed.why}" if failed else "it was not tried"
-    from waypoint.setup import criu_install  # here, since every start of a daemon loads this module
+        why = (
+            f"{distributed} does not work here: {failed.name}: {failed.why}"
+            if failed
+            else f"{distributed} was not tried"
+        )
+    from waypoint.setup import criu_install  # not at the top, because every start of a daemon loads this module
 
     private = criu_install.installed(home)
     if private is None:
@@ -63,8 +69,8 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
 
 
 def remembered(look: Callable[[], CriuProgram]) -> Callable[[], CriuProgram]:
-    """`look`, which finds a CRIU, as a function that looks again only if the program that it found is gone: another
-    may have been installed meanwhile.
+    """Return a function that calls `look` once and then returns the same CRIU, until that program no longer exists:
+    then it calls `look` again, because another CRIU may have been installed.
     """
     found: list[CriuProgram] = []
 
@@ -77,9 +83,10 @@ def remembered(look: Callable[[], CriuProgram]) -> Callable[[], CriuProgram]:
 
 
 def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, chosen: str | None = None) -> CriuProgram:
-    """As `find`, but installs a private CRIU if no other works. Whichever CRIU is found must pass a trial.
+    """Find the CRIU to use like `find`, but install a private one if no other works. The CRIU must pass a trial, even
+    if it was chosen.
 
-    Raises HostLacks, with the reason if the CRIU has failed its trial; Failed as `find`.
+    Raises HostLacks if no CRIU works; Failed if a trial could not be made.
     """
     try:
         found = find(home, tries=tries, chosen=chosen)
@@ -92,15 +99,15 @@ def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, cho
     rows = try_once(home, found.path, tries)
     if not passed(rows):
         failed = next(row for row in rows if row.state != "ok" and row.required_for != "optional")
-        # Not the row's own advice, which is to run setup: this is setup.
+        # The row advises to run setup, which is already running.
         next_step = CHOOSE_ANOTHER if failed.remedy == REMEDY else failed.remedy
         raise HostLacks("use CRIU", f"{found.version} at {found.path}", f"{failed.name}: {failed.why}", next_step)
     return found
 
 
 def try_once(home: Path, program: Path, tries: Tries) -> list[Capability]:
-    """The rows of a trial of `program`. If neither the program nor the kernel has changed since its last trial, these
-    are the kept rows of that trial.
+    """The rows of a trial of `program`. The trial is made only if the program or the kernel has changed since the last
+    trial, whose rows are saved.
     """
     try:
         found = program.stat()
@@ -114,14 +121,14 @@ def try_once(home: Path, program: Path, tries: Tries) -> list[Capability]:
             return item.rows
     rows = tries(program)
     kept.append(TrialOutcome(path=here[0], mtime_ns=here[1], size=here[2], kernel=kernel, rows=rows))
-    with contextlib.suppress(OSError):  # the outcome is not kept: the next caller tries the program again
+    with contextlib.suppress(OSError):  # if the outcome cannot be saved, the next caller tries the program again
         files.publish(str(home / TRIAL_FILE), msgspec.json.encode(kept), durable=False)
     return rows
 
 
 def forget_failures(home: Path) -> None:
-    """Forget the kept outcomes of trials that failed, so that these programs are tried again. For `waypoint setup`,
-    which a person runs when something was mended: what failed may have been the machine's, such as a missing program.
+    """Remove the saved outcomes of failed trials, so that these programs are tried again. `waypoint setup` calls this,
+    because the user may have corrected what made a trial fail, such as a missing program.
     """
     kept = _load(home)
     good = [item for item in kept if passed(item.rows)]

@@ -1,10 +1,10 @@
 """Installing a private CRIU below the home, with its own loader and libraries, from Debian's packages.
 
-    <home>/criu                      symbolic link to the folder in use; replaced by rename
+    <home>/criu                      symbolic link to the folder below; replaced by rename
     <home>/criu-4.2.1-1-<hash>/      bin/criu, lib/, share/MANIFEST (the packages), share/FILES (digests of all files)
 
-The folder's real path is part of the program (its loader and RPATH, ld.so(8)), so a folder is built for its final name
-and never moves. After the home has been moved CRIU must be installed again.
+The folder's real path is stored in the program (its loader and RPATH, ld.so(8)), so a folder is built for its final
+path and cannot be moved. After the home was moved, CRIU must be installed again.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ from waypoint.setup.debian_packages import OWN_CRIU, Archive
 SUITE = "forky"
 PACKAGE = "criu"
 PROGRAM = "usr/sbin/criu"
-# Since Linux 6.16 the kernel refuses SO_PASSCRED on sockets that are not Unix sockets; CRIU asked for it until 4.1.1
-# and so cannot dump any process with a TCP or UDP socket there (checkpoint-restore/criu, issue 2705).
+# Since Linux 6.16 the kernel refuses SO_PASSCRED on sockets that are not Unix sockets. CRIU up to 4.1.1 reads this
+# option, so it cannot dump a process with a TCP or UDP socket on these kernels (checkpoint-restore/criu, issue 2705).
 FLOOR = (4, 2)
-_ROOM_BYTES = 160 << 20  # for the list of packages, the packages, their unpacked files, and the files that are kept
+_ROOM_BYTES = 160 << 20  # for the list of packages, the packages, their unpacked files, and the installed files
 
 _LINK = "criu"
 _LOCK = "criu.lock"
@@ -38,7 +38,7 @@ _FOLDER = re.compile(r"criu-[0-9][^/]*")
 
 
 def installed(home: Path) -> Path | None:
-    """The program of the home's private CRIU; None if there is none, or one of its files is not as it was installed."""
+    """The program of the home's private CRIU; None if there is none, or one of its files has changed."""
     program = home / _LINK / "bin/criu"
     with contextlib.suppress(OSError, ValueError):
         folder = (home / _LINK).resolve(strict=True)
@@ -49,27 +49,27 @@ def installed(home: Path) -> Path | None:
 
 
 def install(home: Path, say: Callable[[str], None], *, mirror: str | None = None) -> Path:
-    """Install a private CRIU in `home`, unless an intact one is there; return the path of its program.
+    """Install a private CRIU in `home`, unless it has an intact one; return the path of its program.
 
     `say` is called with short sentences about the progress. `mirror`: the URL of a Debian mirror to use instead of the
     one that the machine's apt uses.
 
-    After a failure or a kill the home has the CRIU that it had before, or none; files that a killed install left are
-    removed by the next one. Installs at the same time wait for each other. Raises HostLacks: no apt, no network, no
-    such package, disk full.
+    If the install fails or is killed, the home keeps the CRIU that it had, if any; the next install removes the files
+    of the killed one. Installs at the same time wait for each other. Raises HostLacks: no apt, no network, no such
+    package, disk full.
     """
     present = installed(home)
     if present is not None:
         return present
     debian_packages.require_tools()
-    find_patchelf()  # before anything is fetched
+    find_patchelf()  # raises HostLacks before anything is downloaded
     keyring = debian_packages.find_keyring()
     made_home = not home.exists()
     try:
         home.mkdir(parents=True, exist_ok=True)
         with files.locked(str(home / _LOCK)):
             try:
-                present = installed(home)  # perhaps by the process that had the lock before
+                present = installed(home)  # another process may have installed it while this one waited for the lock
                 if present is None:
                     _sweep(home)
                     _require_room(home)
@@ -87,8 +87,8 @@ def install(home: Path, say: Callable[[str], None], *, mirror: str | None = None
 
 
 def _require_room(home: Path) -> None:
-    """Raises HostLacks if the disk has too little room. Checked first, because apt does not always name a full disk as
-    the cause (apt 3.0: "404 Not Found" for the next thing that it tries).
+    """Raise HostLacks if the disk has too little free space. This is checked first, because apt does not always report
+    a full disk as such (apt 3.0 reports "404 Not Found" for the next file that it tries).
     """
     free = filesystem.free_bytes(home)
     if free < _ROOM_BYTES:
@@ -101,7 +101,7 @@ def _build_and_publish(home: Path, mirror: str, keyring: Path, say: Callable[[st
     apt = work / "apt"
     apt.mkdir()
     archive = Archive(apt, mirror=mirror, suite=SUITE, keyring=keyring)
-    say(f"fetching CRIU from {mirror} (Debian {SUITE})")
+    say(f"downloading CRIU from {mirror} (Debian {SUITE})")
     archive.update(say)
     packages = archive.download(PACKAGE)
     say(f"unpacking {len(packages)} packages")
@@ -117,7 +117,7 @@ def _build_and_publish(home: Path, mirror: str, keyring: Path, say: Callable[[st
     (made / "share/FILES").write_text("".join(f"{line}\n" for line in _iter_digests(made)))
     _make_durable(made)
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(final)  # damaged: an intact folder of this name would have been found installed
+        shutil.rmtree(final)  # a damaged install: `installed` would have found an intact one
     made.rename(final)
     say("trying this CRIU")
     _try(final / "bin/criu")
@@ -130,14 +130,16 @@ def _build_and_publish(home: Path, mirror: str, keyring: Path, say: Callable[[st
 
 
 def _assemble(root: Path, made: Path, final: Path) -> None:
-    """Copy CRIU's program, loader and libraries from `root`, the unpacked packages, into `made`, and set their paths so
-    that they find each other once `made` is called `final`.
+    """Copy CRIU's program, loader and libraries from the unpacked packages in `root` to `made`. The paths stored in
+    them are for `final`, to which `made` is renamed later.
     """
     (made / "bin").mkdir(parents=True)
     (made / "lib").mkdir()
     loader = next((root / "usr/lib").glob("*/ld-linux-*.so.*"), None)
     if loader is None:
-        raise HostLacks("install", "CRIU", "Debian's packages for this machine's architecture have no loader", OWN_CRIU)
+        raise HostLacks(
+            "install", "CRIU", "Debian's packages for this architecture contain no dynamic loader", OWN_CRIU
+        )
     program = Path(shutil.copy(root / PROGRAM, made / "bin/criu"))
     give_libraries(program, loader, loader.parent, made / "lib", str(final / "lib"))
 
@@ -161,7 +163,9 @@ def _try(program: Path) -> None:
     words = _output([str(program), "--version"])
     match = re.search(r"^Version: (\d+)\.(\d+)", words, re.MULTILINE)
     if match is None or (int(match[1]), int(match[2])) < FLOOR:
-        raise HostLacks("install", "CRIU", f"Debian {SUITE} has {words.strip()}, at least 4.2 is needed", OWN_CRIU)
+        raise HostLacks(
+            "install", "CRIU", f"Debian {SUITE} has {words.strip()}, but Waypoint needs 4.2 or newer", OWN_CRIU
+        )
 
 
 def _output(command: list[str]) -> str:
@@ -175,7 +179,7 @@ def _output(command: list[str]) -> str:
 
 
 def _sweep(home: Path) -> None:
-    """Remove folders that are not in use: those of killed installs and of former versions."""
+    """Remove the folders of killed installs and of earlier versions of CRIU."""
     in_use = (home / _LINK).readlink().name if (home / _LINK).is_symlink() else ""
     for path in home.iterdir():
         left_over = path.name.startswith(_BUILD_PREFIX) or (_FOLDER.fullmatch(path.name) and path.name != in_use)

@@ -1,8 +1,8 @@
 """Finding, downloading and unpacking packages of any Debian suite, without changing the machine's own packages.
 
-apt is given a separate state here (empty package status, own lists and cache). So apt resolves all dependencies, the C
-library included, and changes nothing outside the folder that it is given. apt verifies signatures against Debian's
-archive keyring. Sources: apt-get(8), apt.conf(5), sources.list(5), deb822(5).
+apt gets a separate state here: no installed packages, its own lists and cache. So apt resolves all dependencies, even
+the C library, and changes nothing outside the folder of that state. apt verifies signatures with Debian's archive
+keyring. Sources: apt-get(8), apt.conf(5), sources.list(5), deb822(5).
 """
 
 import hashlib
@@ -22,7 +22,7 @@ KEYRINGS = (
 )
 OWN_CRIU = "set WAYPOINT_CRIU to a CRIU of at least version 4.2 that you have installed"
 
-# How the address of a mirror of Debian itself ends; those of security updates and old backports end otherwise.
+# The end of the URL of a mirror of Debian itself. The URLs of security updates and old backports end differently.
 _DEBIAN_URI = re.compile(r"/debian/?$|/debian\.list$")
 _EXPIRED = re.compile(r"Release file .* (is expired|is not valid)")
 _FATAL_WORDS = re.compile(r"^(?:E|W): (.*)$", re.MULTILINE)
@@ -30,7 +30,7 @@ _FATAL_WORDS = re.compile(r"^(?:E|W): (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A downloaded package file at `path`; `sha256` of the file in hex."""
+    """A downloaded package file. `sha256`: the file's digest in hex."""
 
     name: str
     version: str
@@ -40,35 +40,37 @@ class Package:
 
 
 class AptFailed(HostLacks):
-    """apt or dpkg-deb has failed. `said` holds its messages."""
+    """apt or dpkg-deb has failed. `said` contains its messages."""
 
 
 def find_mirror() -> str:
-    """The URL of the Debian mirror that this machine's apt uses, whatever the format of its sources; DEFAULT_MIRROR if
-    it uses none.
+    """The URL of the Debian mirror in the sources of this machine's apt, in any format; DEFAULT_MIRROR if there is
+    none.
     """
     updated = _apt_get("indextargets", "--format", "$(LABEL) $(REPO_URI)").stdout.splitlines()
     labelled = [line.removeprefix("Debian ") for line in updated if line.startswith("Debian ")]
-    # apt knows a mirror's label only after it has fetched the mirror's lists. Before that, go by the address.
+    # apt knows a mirror's label only after it has downloaded the mirror's lists. Before that, the URL must do.
     listed = _apt_get("indextargets", "--no-release-info", "--format", "$(REPO_URI)").stdout.splitlines()
     by_address = [uri for uri in listed if _DEBIAN_URI.search(uri)]
     return [*labelled, *by_address, DEFAULT_MIRROR][0]
 
 
 def find_keyring() -> Path:
-    """The file with Debian's archive keyring. Raises HostLacks where it is not installed, as on Ubuntu."""
+    """The file with Debian's archive keyring. Raises HostLacks if it is not installed, as on Ubuntu."""
     for keyring in KEYRINGS:
         if keyring.exists():
             return keyring
-    said = "Debian's archive keyring is not on this machine, so no package could be verified"
+    said = "Debian's archive keyring is not installed, so packages cannot be verified"
     raise HostLacks("install", "CRIU", said, f"apt-get install debian-archive-keyring, or {OWN_CRIU}")
 
 
 def require_tools() -> None:
-    """Raises HostLacks on a machine without apt-get or dpkg-deb."""
+    """Raise HostLacks on a machine without apt-get or dpkg-deb."""
     for name in ("apt-get", "dpkg-deb"):
         if programs.find(name) is None:
-            raise HostLacks("install", "CRIU", f"there is no {name} here to fetch Debian's packages with", OWN_CRIU)
+            raise HostLacks(
+                "install", "CRIU", f"the program {name}, which downloads Debian's packages, is not installed", OWN_CRIU
+            )
 
 
 class Archive:
@@ -83,30 +85,30 @@ class Archive:
         (folder / "lists/partial").mkdir(parents=True)
         (self._downloads / "partial").mkdir(parents=True)
         (folder / "status").touch()
-        # target=Packages: fetch only the list of packages, and not translations, contents or icons.
+        # target=Packages: download only the list of packages, not translations, contents or icons.
         line = f"deb [signed-by={keyring} target=Packages] {mirror} {suite} main\n"
         (folder / "sources.list").write_text(line)
         self._config.write_text(_CONFIG.format(folder=folder))
 
     def update(self, say: Callable[[str], None]) -> None:
-        """Fetch the suite's list of packages."""
+        """Download the suite's list of packages."""
         done = self._apt("update")
         if done.returncode != 0 and _EXPIRED.search(done.stderr):
             # The signature is verified all the same, but the list may not be the newest.
             say(f"the mirror's list of {self._suite} is out of date; it is used nevertheless")
             done = self._apt("-o", "Acquire::Check-Date=false", "update")  # turns Check-Valid-Until off too
         if done.returncode != 0:
-            raise self._failed(f"fetch Debian's list of packages ({self._suite}) from", done.stderr)
+            raise self._failed(f"download Debian's list of packages ({self._suite}) from", done.stderr)
 
     def download(self, package: str) -> list[Package]:
-        """Fetch `package` and all its dependencies, as if nothing were installed; sorted by name."""
+        """Download `package` and all its dependencies, as if nothing were installed. Returns them sorted by name."""
         done = self._apt("-y", "--no-install-recommends", "--download-only", "install", package)
         if done.returncode != 0:
-            raise self._failed(f"fetch the package {package} ({self._suite}) from", done.stderr)
+            raise self._failed(f"download the package {package} ({self._suite}) from", done.stderr)
         return sorted((_describe(path) for path in self._downloads.glob("*.deb")), key=lambda found: found.name)
 
     def _apt(self, *args: str) -> subprocess.CompletedProcess[str]:
-        # apt reads the file of -c last: it overrides the machine's configuration, whose proxies still apply.
+        # apt reads the file of -c last, so it overrides the machine's configuration. The machine's proxies still apply.
         return _apt_get("-q", "-c", str(self._config), *args)
 
     def _failed(self, tried: str, stderr: str) -> AptFailed:
@@ -178,9 +180,9 @@ def _apt_get(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run `command` with this process's environment, which names proxies, but with messages in English.
+    """Run `command` with this process's environment (for its proxies), but with messages in English.
 
-    With setpriv, apt-get is killed when this process is killed with SIGKILL.
+    setpriv makes the kernel kill apt-get if this process is killed with SIGKILL.
     """
     guard = ["setpriv", "--pdeathsig", "KILL"] if programs.find("setpriv") else []
     words = [*guard, "env", "LC_ALL=C", f"PATH={programs.SEARCH_PATH}", *command]

@@ -1,4 +1,6 @@
-"""Removing a home with its daemon and its sessions: `waypoint setup --remove`; and the throw-away homes of trials."""
+"""Removing a home with its daemon and sessions: `waypoint setup --remove`. Also removes the temporary homes of
+trials.
+"""
 
 import contextlib
 import errno
@@ -24,13 +26,13 @@ from waypoint.model.paths import (
 )
 from waypoint.setup.config import CONFIG
 
-TRIAL_PREFIX = "waypoint-trial-"  # begins the name of a throw-away home, which lies in the home that it was made for
-# Everything that Waypoint makes in a home, besides the pool and config.json. Other files are the user's and stay.
+TRIAL_PREFIX = "waypoint-trial-"  # the prefix of a trial's temporary home, a folder in the home that is tried
+# All that Waypoint makes in a home, besides the pool and config.json. Other files are the user's and are not removed.
 OURS = ("names.db*", "reserve", "hot", "pool.img*", "criu", "criu-*", "criu.lock", ".criu-build-*", "daemon.*")
 POOL = "pool"
-SCOPES = "system.slice"  # where systemd has the scopes that it was asked for (waypoint/launch/ground/places.py)
-# How long the supervisor may take to end: more than it waits itself before it kills its daemon. A daemon without a
-# supervisor gets as long. What has not ended by then is killed, and has KILL_S to be gone.
+SCOPES = "system.slice"  # the slice in which systemd makes the requested scopes (waypoint/launch/ground/places.py)
+# Seconds for the supervisor to end: more than the supervisor waits before it kills its daemon. A daemon without a
+# supervisor gets the same time. Afterwards they are killed, and must end within KILL_S.
 STOP_S = 25.0
 KILL_S = 5.0
 
@@ -38,9 +40,9 @@ KILL_S = 5.0
 def remove(home: Path, say: Callable[[str], None]) -> None:
     """Stop the daemon, end all sessions, remove the home and the runtime folder. Does nothing if none of them exists.
 
-    May be repeated after a failure or a kill: config.json, by which a folder is known as a home, is removed last.
-    Raises StateConflict if `home` is no home, if something is mounted in it, or if it holds files that are not
-    Waypoint's (then everything else has been removed); Failed if a system call fails.
+    May be repeated after a failure or a kill: config.json, which makes a folder a home, is removed last. Raises
+    StateConflict if `home` is not a home, if something is mounted in it, or if it contains files that Waypoint has not
+    made (then everything else has been removed); Failed if a system call fails.
     """
     check(home)
     try:
@@ -52,7 +54,7 @@ def remove(home: Path, say: Callable[[str], None]) -> None:
             if home.exists():
                 _remove_home(home, say)
             _remove_runtime(Path(runtime_folder(str(home))))
-        with contextlib.suppress(OSError):  # not there, or other homes use it
+        with contextlib.suppress(OSError):  # missing, or used by other homes
             Path(RUNTIME).rmdir()
     except OSError as error:
         where = error.filename or str(home)
@@ -69,7 +71,7 @@ def check(home: Path) -> None:
     mounted = mounts.list_mount_points_in(home)
     if mounted:
         said = f"something is mounted in it: {', '.join(mounted)}"
-        raise StateConflict("remove", str(home), said, "umount it first")
+        raise StateConflict("remove", str(home), said, "unmount it first (umount)")
 
 
 def _is_home(home: Path) -> bool:
@@ -77,26 +79,25 @@ def _is_home(home: Path) -> bool:
         return is_config_of_home(json.loads((home / CONFIG).read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except ValueError:  # broken, as that of a home may be, too
+    except ValueError:  # a home whose config.json is damaged can be removed, too
         return True
 
 
 def discard(home: Path) -> None:
-    """Remove the throw-away home of a trial whole, whatever is in it, with all that runs from it.
-
-    May be done again after it failed or was killed.
+    """Remove the temporary home of a trial with everything in it, and end all processes that use it. May be repeated
+    after a failure or a kill.
     """
     _end_sessions(home, lambda _: None)
     _remove_runtime(Path(runtime_folder(str(home))))
     _remove_pool(home)
-    remove_path(home)  # last: by the folder the next trial finds what is left
+    remove_path(home)  # last, so that the next trial finds the folder if this removal is killed, and repeats it
 
 
 def _stop(home: Path, locks: contextlib.ExitStack, say: Callable[[str], None]) -> None:
-    """End supervisor and daemon, and take their locks into `locks`, so that neither can start.
+    """End supervisor and daemon, and put their locks into `locks`, so that neither can start again.
 
-    A daemon may run without a supervisor: one that was killed is replaced after a while only, or never if several were
-    killed. Raises TimeoutError if one of the two has ended neither when asked nor when killed.
+    A daemon may run without a supervisor: a killed supervisor is replaced only after a while, or never if several were
+    killed. Raises TimeoutError if one of the two does not end even after SIGKILL.
     """
     name = str(home)
     paths = (start_lock_path(name), supervisor_lock_path(name), daemon_lock_path(name))
@@ -104,7 +105,7 @@ def _stop(home: Path, locks: contextlib.ExitStack, say: Callable[[str], None]) -
     for path in [path for path in paths if os.path.isdir(os.path.dirname(path))]:
         try:
             lock = files.lock(path, wait=False)
-            os.ftruncate(lock, 0)  # nobody takes what lies in it for the pid of the holder
+            os.ftruncate(lock, 0)  # so that its content is not taken for the pid of the present holder
         except BlockingIOError:
             lock = lock_holder.take_over(path, patience_s=STOP_S, kill_s=KILL_S)
             is_running = True
@@ -114,7 +115,7 @@ def _stop(home: Path, locks: contextlib.ExitStack, say: Callable[[str], None]) -
 
 
 def _end_sessions(home: Path, say: Callable[[str], None]) -> None:
-    """SIGKILL all processes in the home's cgroups, and remove the cgroups."""
+    """Kill all processes in the home's cgroups, and remove the cgroups."""
     groups = groups_of(home_id(str(home)))
     sessions = sum(is_id(path.name) for group in groups for path in group.glob("*/"))
     if sessions:
@@ -123,7 +124,7 @@ def _end_sessions(home: Path, say: Callable[[str], None]) -> None:
 
 
 def end_groups(groups: Iterable[Path]) -> None:
-    """SIGKILL all processes in the cgroups, and remove the cgroups, with Waypoint's own above them if it is empty."""
+    """Kill all processes in the cgroups; remove the cgroups and, if it is empty then, Waypoint's cgroup above them."""
     for parent in groups:
         cgroups.end(str(parent))
         for above in (*cgroups.twins(str(parent.parent)), str(parent.parent)):
@@ -132,7 +133,9 @@ def end_groups(groups: Iterable[Path]) -> None:
 
 
 def groups_of(home: str) -> list[Path]:
-    """The present cgroup2 groups of those that a daemon of a home may have made. `home`: the home's id."""
+    """The existing cgroup2 groups that a daemon of the home with the id `home` may have made. All processes of the home
+    are below them.
+    """
     try:
         root = Path(cgroups.find_hierarchies().unified)
     except FileNotFoundError:
@@ -163,8 +166,8 @@ def _remove_pool(home: Path) -> None:
         return
     for path in pool.iterdir():
         if path.is_dir() and not path.is_symlink() and btrfs.is_subvolume(str(path)):
-            # remove_path could not empty a sealed (read-only) subvolume. ENOTTY: a folder of another file system that
-            # happens to have a subvolume's inode number.
+            # remove_path cannot remove files of a read-only subvolume. ENOTTY: a folder on another file system, which
+            # happens to have the inode number of a subvolume.
             with suppress_errno(errno.ENOTTY):
                 btrfs.destroy_subvolume(str(path))
     remove_path(pool)

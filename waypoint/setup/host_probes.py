@@ -1,7 +1,7 @@
-"""The trial of the kernel: can it do what sessions need? Each feature is used once.
+"""The trial of the kernel: it uses each feature that sessions need once.
 
-A single-threaded program, run as root by waypoint/setup/trials.py. Each probe works in a forked child, so that it
-changes nothing in the program.
+This is a single-threaded program, run as root by waypoint/setup/trials.py. Each probe runs in a forked child, so that
+it changes nothing in this process.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ PR_SET_MEMORY_MERGE = 67  # Linux 6.4
 
 
 class Probe(NamedTuple):
-    """The test of one feature. `work`: uses the feature, with a folder of its own to work in; raises if it fails.
-    `else_state`: the state in the feature's row if `work` fails.
+    """The test of one feature. `work`: uses the feature in the given empty folder, and raises an exception if the
+    feature does not work. `else_state`: the state in the feature's row if `work` fails.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Probe(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-    """Run the program. `argv`: the path of the throw-away home."""
+    """Run the program. `argv`: the path of the temporary home."""
     namespaces.set_death_signal(signal.SIGKILL)
     (home,) = map(Path, argv)
     write_rows(home, probe_host(home))
 
 
 def probe_host(home: Path) -> list[Capability]:
-    """Run all PROBES, each in a folder of its own below the throw-away `home`. Returns one row for each."""
+    """Run all PROBES, each in its own folder below the temporary home `home`. Returns one row for each."""
     rows = []
     for number, probe in enumerate(PROBES):
         place = home / f"probe-{number}"
@@ -63,8 +63,8 @@ def probe_host(home: Path) -> list[Capability]:
 
 
 def _in_child(probe: Probe, place: Path) -> tuple[str, str]:
-    """Run a probe in a child process. Returns why it failed, in words, and the next step, if the error names one; two
-    times "" if it did not fail.
+    """Run a probe in a child process. Returns the reason why it failed and the next step, if the error has one; two
+    empty strings if it succeeded.
     """
     said_r, said_w = os.pipe()
     child = os.fork()
@@ -96,7 +96,7 @@ def _time_namespace(_: Path) -> None:
 
 
 def _refusals(_: Path) -> None:
-    """Install the filter of sessions, and try whether it refuses what must be refused."""
+    """Install the seccomp filter of sessions, and check that it refuses a call."""
     refused.put_up("default")
     try:
         namespaces.unshare(namespaces.CLONE_NEWUSER)
@@ -158,9 +158,9 @@ def _merge_memory(_: Path) -> None:
 
 @contextlib.contextmanager
 def _group(place: Path) -> Iterator[tuple[str, int]]:
-    """Make a cgroup with one waiting process in it, for the `with` block. Yields its path and the process's pid.
+    """Make a cgroup with a sleeping process for the `with` block. Yields the cgroup's path and the process's pid.
 
-    The group is below that of the throw-away home, so that removing the home removes the group, too.
+    The cgroup is below that of the temporary home, so that removing the home removes the cgroup, too.
     """
     group = f"{cgroups.find_hierarchies().unified}/waypoint/{home_id(str(place.parent))}/{place.name}"
     cgroups.create(group)

@@ -1,4 +1,4 @@
-"""The rows of `waypoint doctor` about CRIU: their names, and how the outcome of a trial becomes a row."""
+"""The rows of `waypoint doctor` about CRIU: their names, and functions that make them."""
 
 import dataclasses
 
@@ -17,7 +17,9 @@ REQUIRED = (CRIU, DUMP, DUMP_TERMINAL, DUMP_SOCKET, RESTORE)
 
 REMEDY = "run `waypoint setup`, which finds or installs a CRIU that works, or set WAYPOINT_CRIU to one"
 CHOOSE_ANOTHER = "set WAYPOINT_CRIU to a CRIU that works here, or unset it; then `waypoint daemon stop`"
-"""For the CRIU that WAYPOINT_CRIU names: setup would find the same one. A daemon keeps the variable it began with."""
+"""The next step for the CRIU in WAYPOINT_CRIU, where `waypoint setup` would find the same CRIU. The daemon must be
+stopped, because it keeps the value that the variable had at its start.
+"""
 
 
 def passed(rows: list[Capability]) -> bool:
@@ -26,31 +28,32 @@ def passed(rows: list[Capability]) -> bool:
 
 
 def works(name: str, why: str = "") -> Capability:
-    """The row of a capability in REQUIRED that works. `why`: a detail to be told, such as the version."""
+    """The row of a capability in REQUIRED that works. `why`: a detail to show, such as the version."""
     return Capability(name=name, state="ok", why=why, required_for="live")
 
 
 def fails(name: str, why: str, remedy: str = "") -> Capability:
-    """The row of a capability in REQUIRED that was tried in vain, or not at all, for the reason `why`.
-
-    `remedy`: what the user can do; "": install or choose another CRIU.
+    """The row of a capability in REQUIRED that does not work, or was not tried, for the reason `why`. `remedy`: what
+    the user can do; "": install or choose another CRIU.
     """
     return Capability(name=name, state="missing", why=why, remedy=remedy or REMEDY, required_for="live")
 
 
 def optional(name: str, why: str, remedy: str = "") -> Capability:
-    """The row of an optional feature. `why`: why CRIU cannot use the feature; "": CRIU can. `remedy`: what the user can
-    do about that.
+    """The row of an optional feature. `why`: the reason why CRIU cannot use the feature; "": CRIU can use it. `remedy`:
+    what the user can do.
     """
     return Capability(name=name, state="missing" if why else "ok", why=why, remedy=remedy, required_for="optional")
 
 
 def missing_criu(why: str, remedy: str = "") -> list[Capability]:
-    """The rows of a trial that could not be made, for the reason `why`. `remedy`: as of `fails`."""
+    """The rows of a trial that could not be made, for the reason `why`. `remedy`: what the user can do."""
     features = [optional(name, why, remedy or REMEDY) for name in (LAZY_PAGES, MEMORY_TRACKING)]
     return [fails(name, why, remedy) for name in REQUIRED] + features
 
 
 def of_chosen(rows: list[Capability]) -> list[Capability]:
-    """The rows of a trial of the CRIU that WAYPOINT_CRIU names: where they advise to run setup, it is of no use."""
+    """The rows of a trial of the CRIU in WAYPOINT_CRIU, with other advice in place of `waypoint setup`, which would not
+    help.
+    """
     return [dataclasses.replace(row, remedy=CHOOSE_ANOTHER) if row.remedy == REMEDY else row for row in rows]

@@ -1,8 +1,8 @@
-"""Trials of this machine: what its kernel can do, and whether a CRIU works on it, found out by doing it.
+"""Trials of this machine: they use the kernel's features and a CRIU once, to find out what works.
 
-Each trial is a program that gets a throw-away home, and writes its rows into this home. It is a program of its own so
-that its mounts end with it, and so that it can be killed if it hangs. Afterwards the home is removed with everything
-that was started from it. If the caller is killed too, the next trial removes the home.
+Each trial is a separate program that gets a temporary home and writes its rows into it. Its mounts end with the
+program, and the program can be killed if it hangs. Afterwards the home is removed, and all processes that use it are
+ended. If the caller is killed, the next trial does this.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ from waypoint.upper.open_pool import open_pool
 TRIAL_S = 120.0
 ROWS_FILE = "rows.json"
 _WORDS_FILE = "words"
-# The trials' programs: modules whose `main` gets the path of the throw-away home, then what is to be tried. The first
-# module is above this room in the layering: it uses the service as a client does, so it is started by name.
+# The trials' programs: modules whose `main` gets the path of the temporary home, then what is to be tried. The first
+# module is in a higher layer, which this package may not import, so the module is named by a string.
 _CRIU_PROGRAM = "waypoint.service.trial"
 _HOST_PROGRAM = "waypoint.setup.host_probes"
 
@@ -42,8 +42,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class NotTried(NamedTuple):
-    """A trial that gave no rows: why not, and what the user can do about it, if that is known. `kind`: HostLacks if the
-    machine has not what any session needs; None: NotMade.
+    """A trial that gave no rows. `why`: the reason. `remedy`: what the user can do, or "". `kind`: the class of the
+    error: HostLacks if the machine lacks something that all sessions need; None: NotMade.
     """
 
     why: str
@@ -56,16 +56,16 @@ class NotMade(Failed):
 
 
 OnStart = Callable[["subprocess.Popen[bytes]"], None]
-"""Called with each process of a trial, in the thread that runs the trial. The callee may kill the process: the trial's
-throw-away home is removed then, too.
+"""Called with each process of a trial, in the thread that runs the trial. It may kill the process; the trial's
+temporary home is removed then, too.
 """
 
 
 def try_everything(home: Path, chosen: str | None = None, on_start: OnStart | None = None) -> list[Capability]:
     """Try the kernel and the home's CRIU. Returns one row for each capability, after about a second.
 
-    `chosen`: the CRIU to try, in place of the one in the environment variable WAYPOINT_CRIU. A capability that is
-    missing is told in its row; nothing is raised for it. `on_start`: as the alias says.
+    `chosen`: the CRIU to try instead of the one in the environment variable WAYPOINT_CRIU. A missing capability raises
+    no exception; its row contains the reason. `on_start`: see `OnStart`.
     """
     host = _run(_HOST_PROGRAM, home, on_start=on_start)
     if isinstance(host, NotTried):
@@ -74,9 +74,9 @@ def try_everything(home: Path, chosen: str | None = None, on_start: OnStart | No
 
 
 def trial(criu: Path, home: Path, on_start: OnStart | None = None) -> list[Capability]:
-    """Try one CRIU, and return its rows. `home`: an existing folder, below which the throw-away home is made.
+    """Try one CRIU, and return its rows. `home`: an existing folder, below which the temporary home is made.
 
-    Raises NotMade or HostLacks if the trial could not be made: that tells nothing about the CRIU.
+    Raises NotMade or HostLacks if the trial could not be made; whether the CRIU works is unknown then.
     """
     found = _run(_CRIU_PROGRAM, home, str(criu), on_start=on_start)
     if isinstance(found, NotTried):
@@ -85,7 +85,7 @@ def trial(criu: Path, home: Path, on_start: OnStart | None = None) -> list[Capab
 
 
 def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list[Capability]:
-    """Try the CRIU that the home uses, even if the outcome of an earlier trial was kept, and return its rows."""
+    """Try the CRIU that the home uses, even if the outcome of an earlier trial is saved, and return its rows."""
     tried: dict[Path, list[Capability]] = {}
 
     def tries(program: Path) -> list[Capability]:
@@ -101,7 +101,7 @@ def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list
 
 
 def _run(module: str, where: Path, *words: str, on_start: OnStart | None = None) -> list[Capability] | NotTried:
-    """Run the program `module` on a throw-away home below `where`. Returns its rows, or why it gave none."""
+    """Run the program `module` on a temporary home below `where`. Returns its rows, or the reason why it gave none."""
     paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     boot = f"import sys; sys.path[:0] = {paths!r}; from {module} import main; main(sys.argv[1:])"
     try:
@@ -135,20 +135,20 @@ def _complete(argv: list[str], said: IO[bytes], on_start: OnStart | None) -> int
 
 
 def write_rows(home: Path, rows: list[Capability]) -> None:
-    """Write the outcome of a trial into its throw-away home, where `_run` reads it. For the trial's program."""
+    """Write the outcome of a trial into its temporary home, for `_run`. The trial's program calls this."""
     (home / ROWS_FILE).write_bytes(msgspec.json.encode(rows))
 
 
 @contextlib.contextmanager
 def throwaway_home(where: Path) -> Iterator[Path]:
-    """Make a new home below the folder `where`, and remove it with all that runs from it at the end of the `with`
-    block.
+    """Make a new home below the folder `where`. At the end of the `with` block, remove it, and end all processes that
+    use it.
 
-    Homes that killed callers have left in `where` are removed first. The homes of callers that still run are spared:
-    each caller holds a lock on its home's folder.
+    The homes that killed callers have left in `where` are removed first. The homes of running callers are kept: each
+    caller holds a lock on its home's folder.
     """
     with contextlib.ExitStack() as stack:
-        with _locked(where):  # so that no other caller removes the new home before it is locked
+        with _locked(where):  # so that no other caller removes the new home before its folder is locked
             for left in where.glob(f"{TRIAL_PREFIX}*"):
                 with contextlib.suppress(BlockingIOError), _locked(left, wait=False):
                     discard(left)
@@ -160,14 +160,14 @@ def throwaway_home(where: Path) -> Iterator[Path]:
             files.make_folder(folder, RUNTIME_MODE)
         (home / "config.json").write_bytes(msgspec.json.encode({"pool": POOL_SIZES}))
         if filesystem.free_bytes(home) < 2 * POOL_SIZES.initial_bytes:
-            open_pool(home, "copy").close()  # makes a pool that needs little space; opening the home keeps its kind
+            open_pool(home, "copy").close()  # a pool of plain folders needs little space
         yield home
 
 
 @contextlib.contextmanager
 def _locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the flock(2) of the folder itself, so that no lock file is left behind. Raises BlockingIOError if another
-    process holds it and not `wait`.
+    """Hold the flock(2) of the folder itself, so that no lock file is needed. Raises BlockingIOError if another process
+    holds the lock and `wait` is False.
     """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
-"""The work of `waypoint setup`, done as root: make the home, say who may use it, install a CRIU that works; or remove
-all of it.
+"""The part of `waypoint setup` that runs as root: make the home, set who may use it, install a CRIU that works; or
+remove everything.
 
-Each verb may be repeated: what is there already is left alone. A setup that is killed leaves the old state or the new.
+Each verb may be repeated; it then makes only what is missing. A setup that is killed leaves the old or the new state.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from waypoint.setup.config import CONFIG, FORMAT
 from waypoint.setup.machine import outside
 from waypoint.setup.trials import try_everything
 
-_UNFIT = frozenset(':;"')  # of the dynamic loader's paths, and of apt's configuration
-_HEART = frozenset({"names.db", "pool"})  # what only a home has: one that has lost its config.json gets a new one
-# What each verb that only root may use is on the command line.
+_UNFIT = frozenset(':;"')  # characters that separate parts of the dynamic loader's paths and of apt's configuration
+_HEART = frozenset({"names.db", "pool"})  # a folder with both is a home, even if its config.json was lost
+# The words on the command line for each verb that only root may use.
 _COMMANDS = {
     "install": ("setup",),
     "check": ("setup", "--check"),
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         root = Path(options.get("--root", "/"))
         match verb:
             case "install":
-                os.umask(0o022)  # of folders that are made above the home
+                os.umask(0o022)  # for the folders that are made above the home
                 install(Path(home), options)
                 outside.install(Path(home), root, say)
             case "check":
@@ -55,10 +55,10 @@ def main(argv: list[str]) -> int:
                 rows = try_everything(Path(home), options.get("--criu"))
                 print(json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}), flush=True)
             case "remove":
-                ownership.check_home(home)  # who could put another folder in its place would have root remove that
+                ownership.check_home(home)  # otherwise a user could put another folder there, for root to remove
                 home_removal.check(Path(home))
-                # First: a unit that stayed would start the daemon, which would make a home anew, as it is removed and
-                # after a failure. A home without one works.
+                # The unit is removed first: otherwise systemd could start the daemon during the removal, and the daemon
+                # would make the home again. If the removal fails later, the home still works without the unit.
                 outside.remove(Path(home), root, say)
                 home_removal.remove(Path(home), say)
             case "add-completion":
@@ -66,7 +66,9 @@ def main(argv: list[str]) -> int:
             case "remove-completion":
                 outside.remove_completion(Path(home), Path(options["--share"]), say)
             case _:
-                raise UsageProblem("set up", verb, f"it is none of {', '.join([*_COMMANDS, *_FOR_EVERYBODY])}")
+                raise UsageProblem(
+                    "set up", verb, f"the verb must be one of {', '.join([*_COMMANDS, *_FOR_EVERYBODY])}"
+                )
     except WaypointError as error:
         return _report(error)
     except OSError as error:
@@ -82,16 +84,16 @@ def _report(error: WaypointError) -> int:
 
 
 def say(text: str) -> None:
-    """Tell people one thing that was done or found."""
+    """Print a message for the user: what was done or found."""
     print(json.dumps({"say": text}), flush=True)
 
 
 def install(home: Path, options: dict[str, str]) -> None:
-    """Make the home, write down who may use it, and make sure that there is a CRIU that works.
+    """Make the home, save in config.json who may use it, and make sure that it has a CRIU that works.
 
-    Options: `--user`, `--group`: who may use the home besides root; without an option its setting stays. `--trust`:
-    whether the user gets what root may have (`full`), or the own things only (`own`, also if the option is missing). A
-    running daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
+    Options: `--user`, `--group`: who may use the home besides root; without the option the present setting stays.
+    `--trust`: the user gets the rights of root (`full`), or only their own rights (`own`, the default). A running
+    daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
     """
     ownership.check_home(str(home), above_only=True)
     _check_place(home)
@@ -117,7 +119,7 @@ def install(home: Path, options: dict[str, str]) -> None:
 
 
 def _close_to_others(home: Path) -> None:
-    """Give the home mode 0700 if it belongs to the caller. One of somebody else's is left as it is."""
+    """Give the home mode 0700 if it belongs to this process's user. Another user's home is not changed."""
     facts = home.stat()
     if facts.st_uid == os.geteuid() and facts.st_mode & 0o077:
         home.chmod(0o700)
@@ -125,7 +127,7 @@ def _close_to_others(home: Path) -> None:
 
 
 def check(home: Path, options: dict[str, str]) -> None:
-    """Tell what has been set up, and change nothing. Raises HostLacks for the first thing that is missing."""
+    """Print what has been set up, without changing it. Raises HostLacks for the first missing part."""
     ownership.check_home(str(home))
     config = config_file.read(home)
     if not config:
@@ -135,9 +137,7 @@ def check(home: Path, options: dict[str, str]) -> None:
 
 
 def _check_place(home: Path) -> None:
-    """Raise UsageProblem if something is at `home` that is neither an empty folder nor a home, which may have lost its
-    config.json.
-    """
+    """Raise UsageProblem if `home` exists and is neither an empty folder nor a home (with or without a config.json)."""
     if not os.path.lexists(home):
         unfit = sorted({character for character in str(home) if character in _UNFIT or not character.isprintable()})
         if unfit:
@@ -157,7 +157,7 @@ def _check_place(home: Path) -> None:
 
 
 def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
-    """The new content of config.json. Settings that setup does not decide, like the pool's sizes, are kept."""
+    """The new content of config.json. Settings without an option of setup, such as the pool's sizes, are kept."""
     user, group, trust = (options.get(name) for name in ("--user", "--group", "--trust"))
     if trust is not None and user is None:
         raise UsageProblem("use", "--trust", "it works with --user only", "add --user USER")
@@ -182,7 +182,7 @@ def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
 
 
 def _say_who_may_not(before: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Say whose access ends, as a home has one user and one group."""
+    """Print who loses access: a home has only one user and one group, so new ones replace them."""
     uid, gid = before.get("owner_uid"), before.get("group_gid")
     lost = [f"user {_name(pwd.getpwuid, uid)}"] if uid and uid != wanted["owner_uid"] else []
     lost += [f"group {_name(grp.getgrgid, gid)}"] if gid is not None and gid != wanted["group_gid"] else []
@@ -209,5 +209,5 @@ def _who(config: dict[str, Any]) -> str:
 def _name(look_up: Any, number: int) -> str:  # noqa: ANN401 - two functions whose only common type is this
     try:
         return str(look_up(number)[0])
-    except KeyError:  # the user or group was removed since
+    except KeyError:  # the user or group no longer exists
         return str(number)

@@ -2,12 +2,11 @@
 
 VERB is `install`, `check`, `doctor` or `remove`; or, for a user who is not root, `add-completion` or
 `remove-completion` with `--share DIR`, the user's folder for data. Options: `--user U`, `--group G`,
-`--trust own|full`, `--criu PATH`, and `--root DIR`, below which everything is put that is not in the home (default:
-`/`).
+`--trust own|full`, `--criu PATH`, and `--root DIR`: all files outside of the home are written below DIR (default: `/`).
 
-The program tells what it does on stdout, as one JSON object on each line: `{"say": text}`, `{"rows": [...]}` for the
-rows of `doctor`, and after a failure at last `{"error": {...}}` with the four parts of a message. It exits with 0, or
-with the error's exit code.
+The program prints one JSON object on each line: `{"say": text}` for what it does, `{"rows": [...]}` for the rows of
+`doctor`, and finally, after a failure, `{"error": {...}}` with the four parts of a message. It exits with 0, or with
+the error's exit code.
 """
 
 import gc
@@ -19,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from waypoint.model.packages import make_importable
 
 if __name__ == "__main__":
-    # As in the daemon's `main`; a run is too short for the collector.
+    # As in daemon/main.py, to start faster. The run is too short to need garbage collection.
     gc.disable()
     sys.modules |= {"typing_extensions": None}  # type: ignore[dict-item]
     make_importable("msgspec")

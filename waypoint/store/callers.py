@@ -1,6 +1,7 @@
-"""The caller of the running request. The operation log names the caller, and rights depend on the caller.
+"""The caller of the running request, for the operation log and for checking permissions.
 
-A context variable, set where a request arrives. The tasks and threads that serve the request inherit it.
+The caller is stored in a context variable when a request arrives. The tasks and threads that serve the request inherit
+it.
 """
 
 import contextlib

@@ -16,8 +16,8 @@ class Change(Reader):
     """A transaction, as `Names.change` yields it. An exception in the `with` block rolls the whole transaction back.
     Its reading methods see what the transaction has written so far.
 
-    `note`: what the transaction does besides moving names and sessions, in words, for its entry in the operation log.
-    `number`: the number of that entry, set at the end of the transaction; None if it has no entry.
+    `note`: what the transaction does besides moving names and sessions, as text for its entry in the operation log.
+    `number`: the number of that entry, set at the end of the transaction; None if there is no entry.
     """
 
     def __init__(self, execute: Execute, path: Path, verb: str) -> None:
@@ -34,12 +34,12 @@ class Change(Reader):
     # --- names
 
     def create(self, name: str, ref: Ref) -> None:
-        """Make the new name `name`, for `ref`. Raises StateConflict as `check_free`."""
+        """Create the name `name` with the value `ref`. Raises StateConflict as `check_free`."""
         self.check_free(name, ref.kind)
         self.put(name, ref)
 
     def put(self, name: str, ref: Ref | None) -> None:
-        """Let the name stand for `ref`, whatever it stood for before; None: remove the name."""
+        """Set the name to `ref`, whether or not it exists; None: remove the name."""
         before = self._moves[name].before if name in self._moves else self.ref(name)
         if ref is None:
             self._execute("DELETE FROM refs WHERE name = ?", (name,))
@@ -54,7 +54,7 @@ class Change(Reader):
             raise UnknownName("move", f"branch {branch}", "there is no such branch", "'waypoint branch' lists them")
         self.put(branch, msgspec.structs.replace(ref, capture=capture_id))
 
-    # --- captures, and what is left of them on disk
+    # --- captures, and their left-overs on disk
 
     def add(self, capture: Capture) -> None:
         """Record a capture, which is no longer disposable."""
@@ -63,23 +63,25 @@ class Change(Reader):
         self._execute("DELETE FROM doomed WHERE id = ?", (capture.id,))
 
     def set_standing(self, capture_id: str, standing: Standing) -> None:
-        """Record what has changed about a capture. Raises StoreDamaged if there is no such capture."""
+        """Record the changed standing of a capture (model/records.py). Raises StoreDamaged if there is no such
+        capture.
+        """
         self.capture(capture_id)
         row = (capture_id, standing.image, standing.durable, standing.removed)
         self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)", row)
 
     def forget_captures(self, capture_ids: Iterable[str]) -> None:
-        """Remove the records of captures. No record of a capture that stays may name them as parents."""
+        """Remove the records of captures. They must not be parents of captures whose records are kept."""
         for capture_id in capture_ids:
             self._execute("DELETE FROM captures WHERE id = ?", (capture_id,))
             self._execute("DELETE FROM standings WHERE capture = ?", (capture_id,))
 
     def add_disposable(self, ident: str) -> None:
-        """Note that the next daemon may remove what lies under this id, unless it is on record by then (marks.py)."""
+        """Note that the next daemon may remove the thing with this id, if it is not recorded by then (marks.py)."""
         self._execute("INSERT OR REPLACE INTO doomed VALUES (?, ?)", (ident, time.time()))
 
     def begin_sweep(self) -> StoreIdentity:
-        """Forget all disposable ids, and count one more opening of the database. Returns its identity from now on."""
+        """Remove all disposable ids, and count one more opening of the database. Returns its new identity."""
         self._execute("DELETE FROM doomed", ())
         self._execute("UPDATE identity SET opened = opened + 1", ())
         return self.identity()
@@ -114,8 +116,8 @@ class Change(Reader):
         self._note(row.branch, after=True)
 
     def forget(self, row: LiveRow) -> None:
-        """Remove the session `row` from the record: it has ended, or its start was undone. Its processes, its
-        folder and its tree become disposable; a tree that belongs to a recorded capture is kept all the same.
+        """Remove the record of the session `row`, which has ended, or whose start was undone. Its processes, folder and
+        tree become disposable. A tree that belongs to a recorded capture is kept nevertheless.
         """
         found = self._execute("SELECT ready FROM live WHERE session = ?", (row.session,)).fetchone()
         self._execute("DELETE FROM live WHERE session = ?", (row.session,))
@@ -148,9 +150,9 @@ class Change(Reader):
     def undo(self, number: int, parts: Sequence[Operation]) -> None:
         """Note that this change undoes operation `number`. Call this before the change moves a name.
 
-        `parts`: the operations that ended, started or restored sessions for this undo. They are marked as parts of it,
-        and their moves are added to its entry, so that all of it can be undone at once. The `aside` of each has the
-        captures of all sessions that it has ended or replaced.
+        `parts`: the operations that ended, started or restored sessions for this undo. They are marked as parts of the
+        undo, and their moves are added to its entry, so that the whole undo can be undone at once. The `aside` of each
+        part contains the captures of all sessions that the part has ended or replaced.
         """
         self._undoes, self._parts = number, [part.number for part in parts]
         for part in parts:

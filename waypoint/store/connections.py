@@ -1,4 +1,4 @@
-"""SQLite connections to one file: the one that writes, and one for each thread that reads.
+"""SQLite connections to one file: a connection for writing, and one for each thread that reads.
 
 A reader has a connection of its own because SQLite shows each connection only what others have committed
 (sqlite.org/isolation.html); on the writer's connection, a reader would see the writer's unfinished transaction.
@@ -17,15 +17,15 @@ CACHE_KIB = 512
 
 _NEVER_CLOSED: list[sqlite3.Connection] = []
 """Connections to files that SQLite reports as damaged, kept open on purpose. When the last connection to a file is
-closed, SQLite removes the file's log, even if it could not read the file. The log may hold all that was committed.
+closed, SQLite removes the file's log, even if it could not read the file. The log may contain all committed changes.
 """
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
     """Open or create the file, and bring its format up to date. Any thread may use the connection, one at a time.
 
-    Raises StoreDamaged if the file is no database, or is missing while its log is there; Failed if the machine refuses
-    (disk full, read-only, in use). After a failure, file and log are as they were.
+    Raises StoreDamaged if the file is not a database, or is missing although its log exists; Failed if the machine
+    refuses (disk full, read-only, in use). A failure changes neither the file nor the log.
     """
     with sqlite_errors("open", path):
         _check_log(path)
@@ -50,7 +50,7 @@ def _check_log(path: Path) -> None:
     """Raise StoreDamaged if the file is missing or empty, but its log has content: SQLite would remove this log."""
     log = Path(f"{path}-wal")
     if _size(log) and not _size(path):
-        raise damaged("open", path, f"it is missing or empty, but its log {log.name} is there")
+        raise damaged("open", path, f"it is missing or empty, but its log {log.name} exists")
 
 
 def _size(path: Path) -> int:

@@ -1,7 +1,7 @@
 """SQLite's errors as Waypoint's errors: damage of the database (StoreDamaged), or a state of the machine (Failed).
 
-SQLite also reports a full disk as "disk I/O error" and an unreadable disk as "malformed", and does not give the
-kernel's errno. So the kernel is asked again.
+SQLite also reports a full disk as "disk I/O error" and an unreadable disk as "malformed", without the kernel's errno.
+So this module tries to write or read the file, to get the errno.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _MACHINE = (
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY),
     *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOLFS),
 )
-_PRIMARY = 0xFF  # the part of an extended code that says what kind of error it is (sqlite.org/rescode.html)
+_PRIMARY = 0xFF  # the bits of an extended error code that contain the primary code (sqlite.org/rescode.html)
 
 _FREE_SOME = "free some disk space there; no data is lost"
 _NEXT_STEPS = {
@@ -53,18 +53,18 @@ def sqlite_errors(tried: str, path: Path) -> Iterator[None]:
 
 
 def damaged(tried: str, path: Path, said: str) -> StoreDamaged:
-    """The error for a database whose content is not what Waypoint wrote. Its next step loses no captures: see
+    """The error for a database whose content is not what Waypoint wrote. No capture is lost by its next step: see
     capture/sweeping.py.
     """
     next_step = (
-        f"put a copy of it back, or {how_to_move_away(path)}; captures and running sessions stay until a "
-        "gc, and are known again when the file is back"
+        f"replace it by a copy from a backup, or {how_to_move_away(path)}; until a gc, captures and running sessions "
+        "are kept, and are listed again when the file is back"
     )
     return StoreDamaged(tried, str(path), said, next_step)
 
 
 def how_to_move_away(path: Path) -> str:
-    """The part of a next step that tells how to move the database `path` away with its logs."""
+    """The part of a next step that moves the database `path` away with its logs."""
     away = f"{path.parent}/names-kept"
     return f"move {path.name} away with its logs: 'mkdir {away} && mv {path}* {away}/'"
 
@@ -75,7 +75,7 @@ def damaged_record(what: str, path: Path, said: str) -> StoreDamaged:
     `what`: the thing that the record describes. `said`: what is wrong, without quoting the record.
     """
     next_step = (
-        f"put a copy of {path} back in its place after '{spelled(str(path.parent), 'daemon', 'stop')}'; until then "
+        f"after '{spelled(str(path.parent), 'daemon', 'stop')}', replace {path} by a copy from a backup; until then "
         "only commands that need this record fail"
     )
     return StoreDamaged("read", f"{what} of the home {path.parent}", f"its record is damaged: {said}", next_step)

@@ -51,8 +51,9 @@ def _to_3(db: sqlite3.Connection) -> None:
 
 
 def _to_4(db: sqlite3.Connection) -> None:
-    """From format 3 to 4. New tables: `identity`, one row, which is in the marks of the home's folders, too; `doomed`,
-    the ids of what the sweep may remove from these folders (marks.py). Left-overs of earlier crashes are kept.
+    """From format 3 to 4. New tables: `identity`, one row, a copy of which is in the marks of the home's folders;
+    `doomed`, the ids of the things that the sweep may remove from these folders (marks.py). Left-overs of earlier
+    crashes are kept.
     """
     db.execute("CREATE TABLE identity (id TEXT NOT NULL, opened INTEGER NOT NULL)")
     db.execute("INSERT INTO identity VALUES (?, 0)", (random_hex(16),))
@@ -104,7 +105,7 @@ def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
     if found == FORMAT:
         return
     if found != 0 and found not in MIGRATIONS:
-        said = f"its format is {found}, this version of Waypoint reads {FORMAT}"
+        said = f"its format is {found}, but this version of Waypoint reads format {FORMAT}"
         raise StoreDamaged("open", str(path), said, "use the version of Waypoint that made it")
     if found == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise damaged("open", path, "it is the database of another program")

@@ -35,8 +35,8 @@ class Names(Reader):
         or migrate it (disk full, read-only, in use). After a failure the file is unchanged.
         """
         self._lock = threading.Lock()
-        # Called with each new entry of the log, in order. Must not block. Its exceptions are only logged, since the
-        # change is committed by then.
+        # Called with each new entry of the log, in order. It must not block. Its exceptions are only logged, because
+        # the change is already committed.
         self.on_operation: Callable[[Operation], None] | None = None
         self._reserve = reserve
         self._readers = ReadConnections(path)
@@ -82,7 +82,7 @@ class Names(Reader):
         try:
             self.on_operation(entry)
         except Exception as error:
-            where = "".join(traceback.format_tb(error.__traceback__))  # without the text, which may quote a client
+            where = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may quote a client
             log.error(
                 "operation %d is committed, but its event was not published: %s\n%s",
                 entry.number,

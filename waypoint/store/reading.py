@@ -25,7 +25,7 @@ _ANOTHER_CAPTURE = "choose another capture ('waypoint log --all' lists them)"
 
 
 class Link(NamedTuple):
-    """The place of a capture in the graph: its id, when it was taken, and the ids of its parents."""
+    """A capture in the graph of captures: its id, the time when it was taken, and the ids of its parents."""
 
     id: str
     created: float
@@ -33,7 +33,7 @@ class Link(NamedTuple):
 
 
 class _Parents(msgspec.Struct):
-    """The part of a capture's record that `Link` needs: msgspec makes no objects of the other fields."""
+    """The part of a capture's record that `Link` needs. msgspec skips the other fields, which is faster."""
 
     parents: list[str]
 
@@ -102,7 +102,7 @@ class Reader:
         """The links of all captures, the newest first, in lists of at most PIECE. A capture may come after its parents:
         the clock may have been set back.
 
-        Each list is one query, made when the caller asks for it. Captures that are added meanwhile are left out.
+        Each list is one query, made when the caller requests it. Captures that are added meanwhile are left out.
         """
         query = (
             "SELECT created, id, record FROM captures WHERE created <= ? AND (created < ? OR id > ?)"
@@ -145,8 +145,8 @@ class Reader:
         return {name: ref for piece in self.iter_refs() for name, ref in piece.items()}
 
     def iter_refs(self) -> Iterator[dict[str, Ref]]:
-        """As `refs`, in dicts of at most PIECE names. All rows are read at the first step, so that the names are those
-        of one moment; a row is decoded when the caller asks for its piece.
+        """As `refs`, in dicts of at most PIECE names. All rows are read at the first step, so that all names are from
+        the same moment; the rows of a dict are decoded when the caller requests it.
         """
         rows = self._execute("SELECT name, record FROM refs", ()).fetchall()
         rows.sort(key=lambda row: in_order(row[0]))
@@ -183,7 +183,7 @@ class Reader:
         """
         on = f"{kind} {name}"
         if is_id(name):
-            raise UsageProblem("create", on, "a name may not look like the id of a capture", "choose another name")
+            raise UsageProblem("create", on, "a name must not look like the id of a capture", "choose another name")
         if is_id_prefix(name):
             row = self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 1", (f"{name}*",)).fetchone()
             if row is not None:
@@ -257,7 +257,9 @@ class Reader:
         return StoreIdentity(id=ident, opened=opened)
 
     def disposable(self) -> set[str]:
-        """The ids of what the next daemon may remove from the disk, unless it is on record by then (marks.py)."""
+        """The ids of the things that the next daemon may remove from the disk, if they are not recorded by then
+        (marks.py).
+        """
         return {ident for (ident,) in self._execute("SELECT id FROM doomed", ()).fetchall()}
 
     # --- the operation log
@@ -272,7 +274,7 @@ class Reader:
         return [operation for piece in self.iter_operations(limit) for operation in piece]
 
     def iter_operations(self, limit: int | None = None) -> Iterator[list[Operation]]:
-        """As `operations`, in lists of at most PIECE entries. Each list is one query, made when it is asked for."""
+        """As `operations`, in lists of at most PIECE entries. Each list is one query, made when it is requested."""
         left = float("inf") if limit is None else limit
         before = self.last_number() + 1
         while left > 0:
@@ -342,7 +344,7 @@ def belongs_to(names: Reader, ref: Ref, branch: str) -> bool:
 
 def branch_of(names: Reader, capture: Capture) -> str:
     """The present name of the branch on which the capture was taken; its last name if the branch was removed. Raises
-    StateConflict if that name stands for something else by now.
+    StateConflict if another branch or a checkpoint has that name now.
     """
     ref = names.ref(capture.branch)
     if ref is None or not _is_of(capture, capture.branch, ref):
@@ -357,7 +359,7 @@ def branch_of(names: Reader, capture: Capture) -> str:
 
 
 def _is_of(capture: Capture, name: str, ref: Ref) -> bool:
-    """Whether the capture was taken on the branch for which `name` stands now as `ref`."""
+    """Whether the capture was taken on the branch that now has the name `name` and the ref `ref`."""
     if ref.kind != "branch":
         return False
     if capture.branch_created:
@@ -372,4 +374,4 @@ def content_removed(capture_id: str) -> UnknownName:
 
 
 def _no_such_capture(capture_id: str) -> StoreDamaged:
-    return StoreDamaged("read", f"capture {capture_id}", "no such record", _ANOTHER_CAPTURE)
+    return StoreDamaged("read", f"capture {capture_id}", "it has no record", _ANOTHER_CAPTURE)

@@ -31,8 +31,8 @@ class Reserve:
         self._is_short = True
 
     def make_room(self) -> None:
-        """Remove reserved files until NEEDED_BYTES and NEEDED_FILES are free on the disk, or none is left. Does not
-        raise: then the write that follows fails.
+        """Remove reserved files until NEEDED_BYTES and NEEDED_FILES are free on the disk, or no file is left. Does not
+        raise: if the space is not enough, the following write fails.
         """
         with contextlib.suppress(OSError):
             pieces = self._pieces()
@@ -41,13 +41,15 @@ class Reserve:
                 self._is_short = True
 
     def refill(self) -> None:
-        """Make the missing files again, if the disk has room. Does not raise. Costs nothing if none is missing."""
+        """Make the missing files again, if the disk has enough free space. Does not raise. Fast if no file is
+        missing.
+        """
         if not self._is_short:
             return
         with contextlib.suppress(OSError):  # the next call makes the rest
             if not self._has_plenty():
                 return
-            if self._folder.is_file():  # of an earlier version
+            if self._folder.is_file():  # made by an earlier version of Waypoint
                 self._folder.unlink()
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for number in range(PIECES):
@@ -66,8 +68,8 @@ class Reserve:
         return filesystem.free_bytes(self._home) >= REFILL_BYTES and filesystem.has_files(self._home, REFILL_FILES)
 
     def _has_room(self) -> bool:
-        """Whether NEEDED_BYTES and NEEDED_FILES are free. Found by trying when the disk is nearly full: ext4 keeps a
-        part of what statvfs(3) counts as free for itself, and another part for root.
+        """Whether NEEDED_BYTES and NEEDED_FILES are free. On a nearly full disk this is tried, because ext4 reserves a
+        part of the space that statvfs(3) counts as free for itself, and another part for root.
         """
         if self._has_plenty():
             return True

@@ -23,7 +23,7 @@ _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine a comm
 
 
 def _seal(path: str) -> None:
-    """Make the tree read-only. That writes to the tree, so first remove a limit that the tree has reached."""
+    """Make the tree read-only. This writes to the tree, so a limit that the tree has reached is removed first."""
     try:
         btrfs.make_readonly(path)
     except OSError as err:
@@ -38,7 +38,7 @@ class BtrfsPool(FolderOfTrees):
 
     driver = "btrfs"
     no_quotas = "quotas are off on the machine's btrfs: 'btrfs quota enable --simple'"
-    """In words, why the file system cannot enforce limits."""
+    """The reason, as text, why the file system cannot enforce limits."""
 
     def __init__(self, folder: str) -> None:
         """`folder`: absolute, without symlinks, on btrfs. Removes subvolumes that calls of killed processes left."""
@@ -70,17 +70,17 @@ class BtrfsPool(FolderOfTrees):
             return dataclasses.replace(super().outlook(), errors=btrfs.error_count(self._folder))
 
     def make_room(self, *, with_reserve: bool) -> None:
-        """If the file system is Waypoint's own, enlarge it a little for the metadata of a tree, even if less than the
-        floor then stays free on the disk. `with_reserve`: on a full disk, use the home's reserve.
+        """Enlarge a file system that belongs to Waypoint a little, for the metadata of a tree, even if less than the
+        floor (`PoolSizes`) then stays free on the disk. `with_reserve`: on a full disk, use the home's reserve.
         """
 
     def close(self) -> None:
         pass
 
     def retry_if_full(self, act: Callable[[], None], *, is_end: bool = False) -> None:
-        """Call `act`. After ENOSPC, make room and call it again: otherwise nothing could be removed from a full pool.
-        First writes out dirty data, for which btrfs reserves more space than it needs; if that is not enough, calls
-        `make_room`. `is_end`: `act` ends or removes something, so it may use the home's reserve.
+        """Call `act`. After ENOSPC, free some space and call it again: otherwise nothing could be removed from a full
+        pool. First dirty data is written out, because btrfs reserves more space for it than needed; if that is not
+        enough, `make_room` is called. `is_end`: `act` ends or removes something, so it may use the home's reserve.
         """
         ways: list[Callable[[], None]] = [
             lambda: btrfs.sync_filesystem(self._folder),
@@ -133,7 +133,9 @@ class BtrfsPool(FolderOfTrees):
         return ""
 
     def count(self) -> bool:
-        """Begin to count what each tree writes, for good. False if the file system is not Waypoint's own."""
+        """Begin to count what each tree writes; this cannot be switched off. Returns False if the file system does not
+        belong to Waypoint.
+        """
         return False
 
     def _limit(self, path: str, most_bytes: int) -> None:
@@ -153,8 +155,8 @@ class BtrfsPool(FolderOfTrees):
 
     def sync(self, name: str) -> None:
         # A commit is slow (a second for 40,000 files) if the kernel frees removed trees in it, or if much was written
-        # during the commit before. So commit until one is quick, or hardly quicker than the last (a slow disk, a steady
-        # writer). The snapshot, made while the session is frozen, then seldom waits for a slow commit.
+        # during the previous commit. So commit until a commit is quick, or hardly quicker than the previous one (a slow
+        # disk, a steady writer). Then the snapshot, for which the session is frozen, seldom waits for a slow commit.
         self.stop_compacting()
         with self._tree("sync the upper tree", name) as path:
             before_s, took_s = math.inf, 0.0
@@ -172,6 +174,6 @@ class BtrfsPool(FolderOfTrees):
         except OSError as err:
             if err.errno != errno.ENOSPC:
                 raise
-            btrfs.sync_filesystem(path)  # needs no space for a subvolume
+            btrfs.sync_filesystem(path)  # slower, but needs no space for a subvolume
         else:
             btrfs.destroy_subvolume(temporary)

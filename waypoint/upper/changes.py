@@ -66,7 +66,7 @@ def has_entries(folder: str | int) -> bool:
 
 class InPlace(Enum):
     """The content of an upper directory at a mount point. NOTHING: no entry, or an empty folder. FILES: a folder that
-    is not empty. ELSE: no folder, or a removed one, so nothing can be mounted there.
+    is not empty. ELSE: a file or the mark of a removed folder, so nothing can be mounted there.
     """
 
     NOTHING = auto()

@@ -97,7 +97,7 @@ class Shares:
 
 
 def mib(size_bytes: int) -> str:
-    """A size in words; a negative one counts as 0."""
+    """A size as text, such as `12 MiB`; a negative size counts as 0."""
     return f"{max(0, size_bytes) >> 20} MiB"
 
 
@@ -105,8 +105,8 @@ def mib(size_bytes: int) -> str:
 class PoolSizes:
     """Sizes of a pool that is a btrfs in a file.
 
-    `initial_bytes`: size of a new file. `step_bytes`: the file grows by multiples of this; if the disk has too little
-    room, by less, down to a sixteenth. `headroom_bytes`: the file grows when less than this is free in it.
+    `initial_bytes`: size of a new file. `step_bytes`: the file grows by multiples of this; on a disk with too little
+    space, by less, down to a sixteenth. `headroom_bytes`: the file grows when less than this is free in the pool.
     `floor_bytes`: creating or growing the file must leave this much free on the disk.
     """
 
@@ -187,11 +187,13 @@ class Pool(Protocol):
         ...
 
     def why_stays(self) -> str:
-        """Return, in words, why `compact` cannot give the pool's free space back to the disk; "" if it can."""
+        """Return the reason, as text, why `compact` cannot give the pool's free space back to the disk; "" if it
+        can.
+        """
         ...
 
     def retry_if_full(self, act: Callable[[], None]) -> None:
-        """Call `act`, which writes into trees. After ENOSPC, make a little more room, if possible, and call it
+        """Call `act`, which writes into trees. After ENOSPC, enlarge the pool a little, if possible, and call `act`
         again.
         """
         ...
@@ -219,7 +221,7 @@ class Pool(Protocol):
         file that is written to meanwhile may have old, new or no content (measured in a third of such snapshots).
         copy: walks the tree and, without reflinks, copies all its data; durable only after `sync`; may fail if a file
         is written to meanwhile.
-        After a crash, `name` exists as a whole or not at all. On a full pool the call fails, and so does `create`.
+        After a crash, `name` exists as a whole or not at all. On a full pool this call and `create` fail.
         """
         ...
 
@@ -234,7 +236,7 @@ class Pool(Protocol):
 
     def limit(self, name: str, most_bytes: int) -> str:
         """Limit what the tree has written itself, including what only its snapshots still keep, to `most_bytes`.
-        Writing more fails with EDQUOT. Returns "", or in words why the pool cannot enforce a limit.
+        Writing more fails with EDQUOT. Returns "", or the reason, as text, why the pool cannot enforce a limit.
         """
         ...
 

@@ -37,7 +37,7 @@ class CopyPool(FolderOfTrees):
         self._gone = f"{folder}/{GONE}"
         self._making = f"{folder}/{_MAKING}{random_hex(8)}"
         with refusals("open the pool", folder):
-            # Probing writes files, so an existing pool is not probed: it can then be opened on a full disk.
+            # An existing pool is not probed, because probing writes files, which would fail on a full disk.
             if not os.path.isdir(self._gone):
                 _probe(folder)
                 os.mkdir(self._gone, mode=0o700)
@@ -89,7 +89,8 @@ class CopyPool(FolderOfTrees):
             filesystem.sync_filesystem(path)
 
     def close(self) -> None:
-        # Missing if no snapshot was made; not empty after a failed one: the next opening removes it.
+        # The folder is missing if no snapshot was made, and not empty after a failed snapshot; the next opening then
+        # removes it.
         with contextlib.suppress(OSError):
             os.rmdir(self._making)
 

@@ -1,9 +1,9 @@
 """The pool file: `<home>/pool.img` with a btrfs in it, mounted at `<home>/pool`, for homes that are not on btrfs.
 
-It grows ahead of need, and is compacted while no session lives. pool_image.py makes and mounts it. Once btrfs counts
-what each tree writes (`--disk`), the pool is never compacted again: moving chunks then was seen to leave the file
-system read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a removed tree and aborts the
-transaction).
+The file grows before the space is needed, and is compacted (made smaller) while no session lives. pool_image.py makes
+and mounts it. After btrfs has begun to count what each tree writes (for `--disk`), the pool is never compacted again:
+moving chunks has then made the file system read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a
+removed tree and aborts the transaction).
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from waypoint.upper.pool_image import FOLDER, IMAGE, make_image, open_image, tel
 # "no space", when half of the pool is free for data.
 _METADATA_SHARE = 8
 
-_LEAST_SHARE = 16  # the file never grows by less than a step divided by this: each time costs a commit
+_LEAST_SHARE = 16  # the file never grows by less than a step divided by this, because each growth costs a commit
 
-# `make_room` adds _ROOM_BYTES, enough for a chunk of metadata, if the disk has more than _SPARE_BYTES left; else
-# _LEAST_ROOM_BYTES, only to end or remove something.
+# `make_room` enlarges the file by _ROOM_BYTES, enough for a chunk of metadata, if more than _SPARE_BYTES are free on
+# the disk; otherwise by _LEAST_ROOM_BYTES, and only for ending or removing something.
 _ROOM_BYTES, _LEAST_ROOM_BYTES, _SPARE_BYTES = 16 << 20, 2 << 20, 64 << 20
 
-_PIECE_BYTES = 256 << 20  # the file shrinks by this much at a time, so that a crash costs one piece at most
-_LEAST_PIECE_BYTES = 16 << 20  # less is not worth moving data
+_PIECE_BYTES = 256 << 20  # the file shrinks by this much at a time, so a crash loses the work for at most one piece
+_LEAST_PIECE_BYTES = 16 << 20  # the file does not shrink by less, because moving data is slow
 _FULL_PERCENT = (25, 50, 85)  # chunks at most this full are moved, the emptiest first, since they free most
 _RETRY_S = 0.02
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
@@ -85,7 +85,7 @@ class LoopPool(BtrfsPool):
             free, space, added = self._look(ahead_bytes)
             if added > 0:
                 with self._resizing():
-                    free, space, added = self._look(ahead_bytes)  # another thread may have enlarged it
+                    free, space, added = self._look(ahead_bytes)  # again: another thread may have enlarged the pool
                     if added > 0:
                         return self._grow(free, space.total_bytes, added)
             if _missing_bytes(self._sizes.headroom_bytes, free, space) <= 0:
@@ -114,8 +114,8 @@ class LoopPool(BtrfsPool):
         return free, space, self._addition(missing) if missing > 0 else 0
 
     def _addition(self, missing: int) -> int:
-        """By how many bytes to grow if `missing` are missing: whole steps, or what the disk can give; 0 if that is too
-        little.
+        """By how many bytes to grow if `missing` bytes are needed: whole steps or, on a fuller disk, all that the disk
+        can give; 0 if that is too little.
         """
         step = whole(self._sizes.step_bytes)
         spare = whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
@@ -179,7 +179,8 @@ class LoopPool(BtrfsPool):
                 return 0
             self._is_compacting, self._is_broken_off = True, False
             try:
-                # Asked only now: a session that starts later makes a tree, and breaks this compaction off.
+                # Checked only after `_is_compacting` is set: a session that starts later makes a tree, which interrupts
+                # this compaction.
                 if not is_idle():
                     return 0
                 self._settle()
@@ -199,21 +200,25 @@ class LoopPool(BtrfsPool):
             for full_percent in _FULL_PERCENT:
                 self._join_chunks(full_percent)
             more = 0
-            while piece := self._shrink():  # leaves gaps, whose chunks can be joined again
+            while piece := self._shrink():  # leaves partly filled chunks, which can be joined again
                 more += piece
             given += more
         return given
 
     def _join_chunks(self, full_percent: int) -> None:
-        """Empty chunks that are at most `full_percent` full into others: shrinking needs unallocated space."""
+        """Move the content of chunks that are at most `full_percent` full into others. This makes unallocated space,
+        which shrinking needs.
+        """
         in_gaps = btrfs.free_bytes(self.folder) - btrfs.space_on_device(self.folder).unallocated_bytes
         if in_gaps >= _PIECE_BYTES and not self._is_broken_off:
             with contextlib.suppress(FileNotFoundError, subprocess.CalledProcessError):  # no program `btrfs`; no room
                 btrfs.balance(self.folder, full_percent)
-            btrfs.sync_filesystem(self.folder)  # else a chunk that has become empty stays allocated for a while
+            btrfs.sync_filesystem(self.folder)  # otherwise empty chunks stay allocated for a while
 
     def _shrink(self) -> int:
-        """Shrink file system and file by one piece. Returns its size in bytes; 0 if there is nothing to give back."""
+        """Shrink the file system and the file by one piece. Returns the piece's size; 0 if nothing can be given
+        back.
+        """
         space = btrfs.space_on_device(self.folder)
         headroom = max(self._sizes.headroom_bytes // _METADATA_SHARE, _LEAST_UNALLOCATED_BYTES)
         piece = whole(min(_PIECE_BYTES, self._spare(), space.unallocated_bytes - headroom))
@@ -225,7 +230,7 @@ class LoopPool(BtrfsPool):
                     return 0
                 if err.errno != errno.ENOSPC:
                     raise
-                piece = whole(piece // 2)  # no free space is large enough for the data at the end: try with less
+                piece = whole(piece // 2)  # no free space is large enough for the data at the end: try a smaller piece
             else:
                 self._cut_file(space.total_bytes - piece)
                 return piece
@@ -257,7 +262,7 @@ class LoopPool(BtrfsPool):
             return os.stat(self._image).st_blocks * 512
 
     def close(self) -> None:
-        # No compaction may begin afterwards: in the folder of an unmounted pool, it would move the disk's own data.
+        # No compaction may begin afterwards: without the mount, it would move the data of the disk's own file system.
         with self._resizing(), contextlib.suppress(OSError):  # not mounted, or unmounted before
             self._is_closed = True
             mounts.umount(self.folder, mounts.MNT_DETACH)

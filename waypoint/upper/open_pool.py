@@ -23,7 +23,7 @@ def open_pool(
     sizes: PoolSizes | None = None,
     give_room: Callable[[], None] = no_reserve,
 ) -> Pool:
-    """Open the pool of the folder `home`, creating it if missing. Only one process at a time may have it open.
+    """Open the pool of the home `home`, creating the pool if missing. Only one process at a time may have it open.
 
     `driver`: `btrfs` uses subvolumes of the btrfs that the home is on, else of a btrfs in a file with `sizes` (None:
     `usual_sizes`), mounted in the caller's mount namespace. `copy` uses plain folders. `auto` uses the driver of an
@@ -36,7 +36,7 @@ def open_pool(
     place = os.path.realpath(home)
     made = _made_by(place)
     if made and driver not in ("auto", made):
-        said = f"the home has a pool of the driver {made}"
+        said = f"the home already has a pool of the driver {made}"
         raise StateConflict(f"open a pool of the driver {driver} in", place, said)
     if "copy" in (made, driver):
         return _open_copy(place)

@@ -1,8 +1,8 @@
 """The file `<home>/pool.img`: making it, attaching it to a loop device, mounting the btrfs in it at `<home>/pool`.
 
-The disk space of the whole file is reserved: with a sparse file on a full disk, `sync` would succeed, a later write
-would fail, and btrfs would become read-only. The file is mounted in the caller's mount namespace only. The kernel
-detaches the loop device after the last unmount, so nothing is left when all processes that use the pool have ended.
+The disk space of the whole file is reserved. With a sparse file on a full disk, `sync` would succeed, but a later write
+would fail and make btrfs read-only. The file is mounted in the caller's mount namespace only. The kernel detaches the
+loop device after the last unmount, so no device is left when all processes that use the pool have ended.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def make_image(home: str, folder: str, sizes: PoolSizes) -> None:
     # Each try uses a new name: the mkfs of a killed caller may still run, and opens its file by name.
     making = f"{image}{_MAKING}{random_hex(8)}"
     if os.listdir(folder):
-        said = "the folder is not empty, and a pool mounted there would hide its content"
+        said = "the folder is not empty, and mounting a pool there would hide its content"
         raise StateConflict("make the pool", folder, said, "move the folder's content away")
     for name in os.listdir(home):
         if name.startswith(f"{IMAGE}{_MAKING}"):
@@ -65,7 +65,8 @@ def _format(making: str, size: int) -> None:
         btrfs.make_filesystem(making)
         os.fsync(fd)
     except FileNotFoundError as err:
-        raise HostLacks("make the pool", making, "no program mkfs.btrfs", "install the package btrfs-progs") from err
+        said = "the program mkfs.btrfs is not installed"
+        raise HostLacks("make the pool", making, said, "install the package btrfs-progs") from err
     except OSError as err:
         if err.errno in _CANNOT_RESERVE:
             said = "this file system cannot reserve disk space for a file"
@@ -106,7 +107,7 @@ def _attach(fd: int, image: str) -> loop.LoopDevice:
         return loop.find_attached(fd) or loop.attach(fd)
     except OSError as err:
         if err.errno in _HOST_LACKS:
-            said = f"no loop device: {err.strerror}"
+            said = f"no loop device is available: {err.strerror}"
             raise HostLacks(
                 "open the pool", image, said, "load the kernel module loop, or use a home on btrfs"
             ) from err
@@ -117,9 +118,10 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
     here = [record for record in mounts.read_mounts() if record.mount_point == folder]
     if here and here[-1].source == device.path:  # mounted by an earlier daemon in this mount namespace
         return
-    # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, the most
-    # that a power loss can cost (as ext4's default); the space of a removed tree is free after two. skip_balance: a
-    # balance that a crash interrupted must not continue if btrfs has begun to count what trees write (loop_pool.py).
+    # nodiscard: discarding would give the reserved space back to the disk. commit: the seconds between commits; a power
+    # loss loses at most the writes of this time (as with ext4's default), and the space of a removed tree is free after
+    # two commits. skip_balance: a balance that a crash interrupted must not continue if btrfs has begun to count what
+    # trees write (loop_pool.py).
     try:
         mounts.mount(device.path, folder, "btrfs", _FLAGS, "nodiscard,commit=5,skip_balance")
     except OSError as err:
@@ -132,8 +134,8 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
 def _mount_to_read(device: loop.LoopDevice, folder: str, error: OSError) -> None:
     """Mount the pool read-only, so that its trees can be copied. Raises `error` if that fails, too.
 
-    After an error btrfs is read-only until it is unmounted everywhere, sometimes for good. `nologreplay` then gives up
-    the writes after the last commit.
+    After an error btrfs is read-only until it is unmounted everywhere, sometimes for good. With `nologreplay` it can be
+    mounted, but without the writes after the last commit.
     """
     try:
         mounts.mount(device.path, folder, "btrfs", _FLAGS | mounts.MS_RDONLY, "rescue=nologreplay")

@@ -75,7 +75,7 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
         if job.keeps(path):
             continue
         if whole and path.startswith(f"{whole}/"):
-            continue  # the entry is inside the folder `whole`, which `_bring` has handled with all its content
+            continue  # `_bring` has handled the folder `whole` with all its content, and the entry is inside it
         one, other = present.get(path), wanted.get(path)
         folders.append(path)
         if one is not None and one == other and not one.whole:
@@ -177,8 +177,8 @@ def _stands_alone(folder: _Entry) -> bool:
 
 
 def _bring(path: str, job: _Job, *, deep: bool) -> int:
-    """Make the entry `path` of the present view like the wanted one; with `deep` also the content of a folder. Return
-    the number of changed entries.
+    """Make the entry `path` of the present view like the entry of the wanted view; with `deep` also the content of a
+    folder. Return the number of changed entries.
     """
     count, above = 0, list[str]()
     waiting = [path]
@@ -207,7 +207,7 @@ class _Step(NamedTuple):
 
 def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
     with _pair(path, job.views) as (source, target):
-        if target is None:  # the folder above is missing, or is a link as in the wanted view
+        if target is None:  # the folder above is missing or is a link, as in the wanted view
             return _Step(0)
         wanted, present = source.look() if source is not None else None, target.look()
         keeps_below = any(kept.startswith(f"{path}/") for kept in job.keep)
@@ -233,8 +233,9 @@ def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
 
 
 def _fill(source: _Entry, target: _Entry, job: _Job, path: str) -> _Step:
-    """Copy the files of the folder `source`, at `path` of the wanted view, into `target`, which is new and empty; its
-    folders are left in the result. Few system calls per file: a base has tens of thousands, and the session is frozen.
+    """Copy the files of the folder `source`, at `path` of the wanted view, into the new, empty folder `target`. The
+    result contains the subfolders, which are not copied. This makes few system calls for each file, because a base has
+    tens of thousands of files, and the session is frozen meanwhile.
     """
     count, folders = 1, set[str]()
     with source.opened(_READ) as one, target.opened(_READ) as other, os.scandir(one) as found:

@@ -1,4 +1,6 @@
-"""The base of all drivers: trees are folders in one folder; names with a leading dot belong to the driver."""
+"""The base class of all drivers: each tree is a folder in the pool's folder. Names with a leading dot are the
+driver's.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -96,14 +98,14 @@ class FolderOfTrees:
             tried,
             on,
             "its file system has become read-only",
-            "copy what you need: a live session's files from /proc/PID/root ('waypoint ps' shows the PID), a capture's "
-            f"from {trees}/TREE ('waypoint show NAME' shows the tree); then open the pool again: "
-            "'waypoint stop --all', 'waypoint daemon stop'; if it is read-only again: 'waypoint setup --remove'",
+            "copy the files that you need: those of a live session from /proc/PID/root ('waypoint ps' shows the PID), "
+            f"those of a capture from {trees}/TREE ('waypoint show NAME' shows the tree); then open the pool again: "
+            "'waypoint stop --all', 'waypoint daemon stop'; if it is still read-only: 'waypoint setup --remove'",
         )
 
     @contextmanager
     def _tree(self, tried: str, name: str) -> Iterator[str]:
-        """The path of the tree `name`. Errors in the `with` block become the pool's (`contract.refusals`). Raises
+        """Yield the path of the tree `name`. Errors in the `with` block are converted by `contract.refusals`. Raises
         UnknownName if the tree does not exist.
         """
         path = self._existing(tried, name)
@@ -123,5 +125,6 @@ class FolderOfTrees:
         path = self.path(name)
         points = mounts.list_mount_points_in(path)
         if points:
-            raise StateConflict("remove the upper tree", name, f"{points[-1]} is mounted", f"umount {points[-1]}")
+            said = f"a file system is mounted in it, at {points[-1]}"
+            raise StateConflict("remove the upper tree", name, said, f"unmount it: umount {points[-1]}")
         return path

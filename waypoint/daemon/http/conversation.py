@@ -94,7 +94,7 @@ class Conversation:
             await self.share.begin()  # before the body is read into memory
             self._is_counted = True
             if request.http_version not in (b"1.0", b"1.1"):
-                raise HttpProblem(505, "this is a server of HTTP/1.1")
+                raise HttpProblem(505, "the server supports only HTTP/1.0 and HTTP/1.1")
             target = find_route(self._served.routes, request.method, request.target)
             branch = parse_branch(request.headers)
             limit, uploads = target.route.body_limit, target.route.signature.uploads

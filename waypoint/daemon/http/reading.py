@@ -105,7 +105,7 @@ def parse_body(target: Target, body: bytes) -> Request | None:
     if b"\\u0000" in body and _holds_nul(msgspec.to_builtins(request)):
         raise _unreadable(target.on, "it contains a NUL character, which arguments, paths and variables cannot have")
     if isinstance(request, ExecRequest) and len(request.text.encode()) > MAX_EXEC_TEXT_BYTES:
-        raise _unreadable(target.on, f"the text has at most {MAX_EXEC_TEXT_BYTES} bytes")
+        raise _unreadable(target.on, f"the text may have at most {MAX_EXEC_TEXT_BYTES} bytes")
     return request
 
 

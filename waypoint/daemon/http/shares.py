@@ -24,8 +24,8 @@ class Share:
 
     async def turn(self, *, has_waited: bool) -> None:
         """Wait until this connection may compute. All connections of a limited user together get one turn in each round
-        of the event loop, in the order in which they asked. A user without limits gets a turn in the next round, or at
-        once if the connection `has_waited` for its client until now.
+        of the event loop, in the order of their calls. A connection of a user without limits gets a turn in the next
+        round, or at once if it has just waited for its client (`has_waited`).
         """
         if not self.limited:
             if not has_waited:

@@ -78,8 +78,8 @@ class Limiter(NamedTuple):
     missing: dict[str, str]
 
     def of_session(self, asked: SessionLimits) -> "Limiter":
-        """Return the limiter of a session with the limits `asked`: without version 1 controllers for limits that were
-        not requested.
+        """Return the limiter for a session with the requested limits `asked`. It does not use the version 1 controllers
+        of limits that were not requested.
         """
         unasked = {controller for name, controller in _CONTROLLER_OF.items() if getattr(asked, name) is None}
         unused = unasked & self.legacy.keys()

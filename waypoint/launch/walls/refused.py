@@ -1,10 +1,10 @@
 """The system calls that are refused in a session, and the seccomp filter made of this list.
 
-Most of these calls need capabilities that no process of a session has. Because the filter refuses them, they do not
-even reach the kernel code that checks the capabilities, which may have bugs. The list resembles Docker's default, with
-the same errors: EPERM, but ENOSYS for clone3, so that libc uses clone instead (a filter cannot see the flags of
-clone3). Unlike Docker's, the list names the refused calls, not the allowed ones. Calls that are newer than the list
-(`LAST`) fail with ENOSYS, as on an older kernel.
+Most of these calls need capabilities that no process of a session has. The filter refuses them nevertheless, so that
+bugs in the kernel's code for these calls cannot be used. The list is similar to Docker's default, with the same errors:
+EPERM, but ENOSYS for clone3, so that libc uses clone instead (a filter cannot see the flags of clone3). Unlike
+Docker's, the list contains the refused calls, not the allowed ones. Calls that are newer than the list (`LAST`) fail
+with ENOSYS, as on an older kernel.
 
 ptrace and calls that require the same right are allowed (strace, gdb).
 """

@@ -1,1 +1,1 @@
-"""The C library, ioctl, running programs, facts about the machine: the other rooms of `linux` are built on these."""
+"""The C library, ioctl, seccomp, running programs, facts about the machine. The other packages of `linux` use this."""

@@ -1,7 +1,7 @@
 """The hard resource limits of processes (getrlimit(2)).
 
-Raising one needs CAP_SYS_RESOURCE in the initial user namespace. CRIU lacks it in a session, and silently leaves a
-restored process with CRIU's own limit where it may not set the process's.
+Raising a hard limit needs CAP_SYS_RESOURCE in the initial user namespace. A CRIU in a session lacks this capability;
+where it cannot set a restored process's limit, the process silently keeps CRIU's own limit.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def highest(pids: Iterable[int]) -> dict[str, int]:
 
 
 def most_open_files() -> int:
-    """The kernel's bound for limits of open files (fs.nr_open)."""
+    """The highest limit of open files that the kernel allows (fs.nr_open)."""
     with open("/proc/sys/fs/nr_open") as file:
         return int(file.read())
 

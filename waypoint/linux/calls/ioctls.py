@@ -16,7 +16,7 @@ def ioctl(fd: int, number: int, argument: int | bytearray = 0, *, name: str, pat
     Raises OSError with `name` (the request's name, for the message) and `path` (the file behind `fd`).
     """
     if isinstance(argument, bytearray):
-        # Held as long as the call lasts: the caller may have no other reference to the bytearray.
+        # This reference keeps the bytearray alive during the call: the caller may have no other reference.
         buffer = (ctypes.c_char * len(argument)).from_buffer(argument)
         return _call(fd, number, ctypes.addressof(buffer), name, path)
     return _call(fd, number, argument, name, path)

@@ -23,7 +23,7 @@ def follows_faults() -> bool:
     wanted = bytearray(struct.pack("=QQQ", _API, _EVENT_FORK, 0))  # struct uffdio_api
     try:
         ioctl(fd, _UFFDIO_API, wanted, name="UFFDIO_API", path="userfaultfd")
-    except OSError:  # EINVAL: a feature that was asked for is missing
+    except OSError:  # EINVAL: the requested feature is missing
         return False
     finally:
         os.close(fd)

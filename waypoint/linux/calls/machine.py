@@ -16,7 +16,7 @@ class Cpu(NamedTuple):
 
 @functools.cache
 def cpu() -> Cpu:
-    """The processor, read once. A fact that /proc/cpuinfo does not have is empty."""
+    """The processor, read once. Facts that /proc/cpuinfo does not contain are empty."""
     model, features = "", ""
     with open("/proc/cpuinfo", errors="replace") as file:
         for line in file:
@@ -47,7 +47,7 @@ def available_memory_bytes() -> int:
 
 @functools.cache
 def total_memory_bytes() -> int:
-    """The machine's memory, without what the kernel has kept for itself at its start; read once."""
+    """The machine's memory, without the part that the kernel reserves at boot; read once."""
     return _memory_bytes("MemTotal")
 
 

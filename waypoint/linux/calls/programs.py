@@ -52,7 +52,7 @@ def run(
     rights it runs, need not be able to reach.
 
     Raises FileNotFoundError if there is no such program, subprocess.CalledProcessError (with `stderr` as bytes) if the
-    program fails. If the caller is killed the program runs on: files that it works on may change a little longer.
+    program fails. If the caller is killed, the program continues, so it may still change files for a while.
     """
     program = find(name)
     if program is None:

@@ -18,11 +18,11 @@ _CHUNK = 1 << 24
 
 @contextlib.contextmanager
 def copy_of(program: str) -> Iterator[str]:
-    """The path of a new sealed copy of the file `program`, valid for other processes too during the `with` block. A
-    running copy stays in memory. Takes some milliseconds.
+    """Yield the path of a new sealed copy of the file `program`. Other processes can use the path, too, during the
+    `with` block. A running copy stays in memory. Takes some milliseconds.
 
-    Copies are not shared, because seals do not protect the mode: the root of a session with the host's ids could make
-    the copy unexecutable.
+    Copies are not shared between sessions, because seals do not protect the file's mode: root in a session with the
+    host's ids could make a shared copy unexecutable.
     """
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     name = os.path.basename(program)

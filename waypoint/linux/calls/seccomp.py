@@ -1,13 +1,12 @@
-"""Filters of system calls: an assembler for them, their installation, and whether the kernel takes them.
+"""seccomp filters, which refuse system calls: assembling and installing them, and checking for the kernel's support.
 
-A filter is a program of the classic BPF machine, which the kernel runs at each system call of a process and of its
-descendants; nobody can take it away again. It sees the architecture by which the call was made, the call's number
-and its arguments as numbers, never what a pointer points to. Sources: seccomp(2), linux/filter.h, linux/seccomp.h,
-linux/audit.h.
+A filter is a classic BPF program. The kernel runs it at each system call of a process and of its descendants; it cannot
+be removed. The filter can read the architecture of the call, the call's number, and its arguments as numbers, but not
+the memory that an argument points to. Sources: seccomp(2), linux/filter.h, linux/seccomp.h, linux/audit.h.
 
-Written here in some sixty lines, because libseccomp would have to be on every host, in a version that knows the newest
-calls. The program compares numbers in a binary tree and does no arithmetic, so the kernel finds out when it takes the
-program which calls are always allowed, and runs the program for none of them (Linux 5.11).
+libseccomp is not used: every host would need a version of it that knows the newest calls. The program compares numbers
+in a binary tree and does no arithmetic, so the kernel can find out at the installation which calls are always allowed,
+and does not run the program for them (Linux 5.11).
 """
 
 import ctypes
@@ -19,20 +18,22 @@ from typing import NamedTuple
 from waypoint.linux.calls import libc
 
 _SET_MODE_FILTER = 1
-# Without this flag the kernels before 5.16 switch the processor's speculation off for the process: it gets slower.
+# Without this flag, kernels before 5.16 make the process slower, by switching off the processor's speculation.
 _FLAG_SPEC_ALLOW = 1 << 2
 
 _LOAD, _RETURN, _GO_ON, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x20, 0x06, 0x05, 0x15, 0x35, 0x45
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
 _RET_ALLOW, _RET_ERRNO = 0x7FFF0000, 0x00050000
-_FAR = 255  # a conditional jump goes no further
+_FAR = 255  # the most instructions that a conditional jump can skip
 
 SKIPPED = 0xFFFFFFFF
-"""The number that a tracer gives a system call which the kernel shall not carry out."""
+"""The number that a tracer (ptrace) sets for a system call that the kernel must skip."""
 
 
 class Instruction(NamedTuple):
-    """One instruction (struct sock_filter): `then`, `otherwise`: how many instructions a condition skips."""
+    """One instruction (struct sock_filter). `then`, `otherwise`: how many instructions a conditional jump skips if the
+    condition is true, or false.
+    """
 
     code: int
     then: int
@@ -41,26 +42,29 @@ class Instruction(NamedTuple):
 
 
 Instructions = tuple[Instruction, ...]
-"""A piece of a program that ends with a verdict whichever way it takes."""
+"""A part of a program. Every path through it ends with a verdict on the call."""
 
 ALLOW: Instructions = (Instruction(_RETURN, 0, 0, _RET_ALLOW),)
 
 
 def refuse(number: int) -> Instructions:
-    """Let the call fail with the error `number`."""
+    """Return instructions that make the call fail with the error `number`."""
     return (Instruction(_RETURN, 0, 0, _RET_ERRNO | number),)
 
 
 def if_any_bit(argument: int, bits: int, then: Instructions, otherwise: Instructions = ALLOW) -> Instructions:
-    """`then`, if one of `bits` is set in the lower half of the call's argument number `argument`, counted from 0."""
+    """Return instructions that continue with `then` if one of `bits` is set in the lower 32 bits of an argument of the
+    call, else with `otherwise`. `argument`: its number, counted from 0.
+    """
     return (_load_argument(argument), *_choose(_IF_ANY_BIT, bits, then, otherwise))
 
 
 def if_one_of(
     argument: int, values: tuple[int, ...], then: Instructions, otherwise: Instructions = ALLOW
 ) -> Instructions:
-    """`then`, if the lower half of the call's argument number `argument`, counted from 0, is one of `values`. The
-    kernel itself looks at no more of an argument of the type int.
+    """Return instructions that continue with `then` if the lower 32 bits of an argument of the call are one of
+    `values`, else with `otherwise`. `argument`: its number, counted from 0. The kernel ignores the upper bits of an
+    int, too.
     """
     steps = otherwise
     for value in reversed(values):
@@ -69,9 +73,9 @@ def if_one_of(
 
 
 def assemble(architectures: Mapping[int, Mapping[int, Instructions]], other: Instructions) -> bytes:
-    """The program. `architectures`: by the number of the architecture (AUDIT_ARCH_...) what becomes of its calls from
-    the given number on, up to the next number that is given; the first is 0. `other`: what becomes of the calls of any
-    other architecture.
+    """Assemble the program. `architectures`: by the number of an architecture (AUDIT_ARCH_...), the verdicts on its
+    calls. Each verdict has the number of the first call to which it applies; it applies up to the number of the next
+    verdict. The first number is 0. `other`: the verdict on the calls of all other architectures.
     """
     steps = other
     for number, calls in architectures.items():
@@ -82,9 +86,10 @@ def assemble(architectures: Mapping[int, Mapping[int, Instructions]], other: Ins
 
 
 def install(program: bytes) -> None:
-    """Have `program` decide on all system calls of this thread, and of what it becomes and creates, from now on.
+    """Install the filter `program` for this thread and its later children, also after execve(2).
 
-    The caller needs CAP_SYS_ADMIN in its user namespace: without no_new_privs, programs that are setuid go on working.
+    The caller needs CAP_SYS_ADMIN in its user namespace, because no_new_privs is not set: with it, setuid programs
+    would no longer work.
     """
     steps = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))  # struct sock_fprog
@@ -92,18 +97,20 @@ def install(program: bytes) -> None:
 
 
 def why_not() -> str:
-    """In words, why a filter cannot be installed here; "" if it can be. Installs nothing."""
+    """Return the reason, as text, why no filter can be installed here; "" if it is possible. Installs nothing."""
     try:
         libc.syscall("seccomp", _SET_MODE_FILTER, _FLAG_SPEC_ALLOW, None)
     except OSError as error:
-        if error.errno == errno.EFAULT:  # the kernel looked for the program
+        if error.errno == errno.EFAULT:  # the kernel tried to read the program, so it supports filters
             return ""
         return f"the kernel has no filters of system calls: {error.strerror}"
-    raise AssertionError("a filter without a program was taken")
+    raise AssertionError("the kernel accepted a filter without a program")
 
 
 def _load_argument(number: int) -> Instruction:
-    """Load the argument's lower half, which comes first: all architectures here are little-endian."""
+    """Load the argument's lower 32 bits. They come first in memory, because all supported machines are
+    little-endian.
+    """
     return Instruction(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * number)
 
 
@@ -114,7 +121,7 @@ def _choose(condition: int, value: int, then: Instructions, otherwise: Instructi
 
 
 def _search(ranges: list[tuple[int, Instructions]]) -> Instructions:
-    """A binary tree that finds the range of the call's number."""
+    """Return the binary tree that finds the range in which the call's number is."""
     if len(ranges) == 1:
         return ranges[0][1]
     middle = len(ranges) // 2

@@ -26,22 +26,26 @@ def work_in(pid: int, work: Callable[[], Result]) -> Result:
 
 
 def open_of(pid: int) -> int:
-    """A descriptor of the network namespace of process `pid`. Raises FileNotFoundError if it has ended."""
+    """Open the network namespace of process `pid`; return the descriptor. Raises FileNotFoundError if the process has
+    ended.
+    """
     return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def open_held_by(pid: int) -> int:
-    """A new descriptor of a network namespace that process `pid` has open. Raises OSError if it has none."""
+    """Open a network namespace of which process `pid` has a descriptor; return a new descriptor. Raises OSError if the
+    process has no such descriptor.
+    """
     folder = f"/proc/{pid}/fd"
     for number in os.listdir(folder):
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             if os.readlink(f"{folder}/{number}").startswith("net:["):
                 return os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
-    raise FileNotFoundError(errno.ENOENT, "holds no network namespace", folder)
+    raise FileNotFoundError(errno.ENOENT, "no descriptor of a network namespace", folder)
 
 
 def work_within(fd: int, work: Callable[[], Result]) -> Result:
-    """As `work_in`; `fd`: a descriptor of a network namespace, or a pidfd."""
+    """Call `work` in the network namespace behind `fd` (its descriptor, or a pidfd) and return its result."""
 
     def enter_and_work() -> Result:
         namespaces.setns(fd, namespaces.CLONE_NEWNET)

@@ -1,4 +1,4 @@
-"""The network namespace of the calling thread: loopback and settings (netdevice(7), ip-sysctl)."""
+"""Functions for the network namespace of the calling thread: loopback and settings (netdevice(7), ip-sysctl)."""
 
 import fcntl
 import socket

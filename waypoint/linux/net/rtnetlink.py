@@ -1,7 +1,7 @@
 """Interfaces, addresses and routes of a network namespace, by messages to the kernel (rtnetlink(7)).
 
-A message is made here, by hand, for the five things that are needed: pyroute2 can do all, and takes longer to import
-than a session takes to start.
+Waypoint needs only five kinds of messages, which are made here without a library: importing pyroute2 takes longer than
+starting a session.
 """
 
 import os
@@ -31,7 +31,7 @@ _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_LINK, _SCOPE_UNIVERSE = 254, 4, 253, 0
 _UNICAST, _UNREACHABLE = 1, 7
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _MOST_OF_ANSWER = 1 << 16
-_MOST_AT_ONCE = 64  # messages: the kernel drops answers that find no room in the socket, which has it for some 250
+_MOST_AT_ONCE = 64  # messages in one call: the socket's buffer can hold some 250 answers, and the kernel drops more
 _RTMGRP_ADDRESSES = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
 
 UP_S = 5.0
@@ -45,7 +45,9 @@ class Prefix(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Prefix":
-        """That of `10.0.0.0/8`, or of one address. (The module ipaddress takes 3 ms.)"""
+        """Parse a prefix such as `10.0.0.0/8`, or an address. The module ipaddress is not used: it takes 3 ms to
+        import.
+        """
         address, _, bits = text.partition("/")
         packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
         return cls(packed, int(bits) if bits else 8 * len(packed))
@@ -56,7 +58,9 @@ class Prefix(NamedTuple):
 
 
 def add_address(interface: int, network: Prefix) -> bytes:
-    """The message that gives the interface with index `interface` an address, which is good at once."""
+    """The message that adds an address to the interface with index `interface`. It can be used at once, because the
+    kernel does not check for duplicates (IFA_F_NODAD).
+    """
     address = network.address
     body = _ADDRESS.pack(network.family, network.bits, _IFA_F_NODAD, 0, interface)
     body += _attribute(_IFA_LOCAL, address) + _attribute(_IFA_ADDRESS, address)
@@ -69,14 +73,14 @@ def bring_up(interface: int) -> bytes:
 
 
 def add_route(to: Prefix, interface: int, source: Prefix | None = None) -> bytes:
-    """The message that leads what goes to `to` out of an interface, which takes the place of such a route."""
+    """The message that adds the route to `to` through an interface, or replaces the present route to `to`."""
     attributes = _attribute(_RTA_OIF, struct.pack("=I", interface))
     attributes += _attribute(_RTA_PREFSRC, source.address) if source is not None else b""
     return _route(to, _UNICAST, attributes)
 
 
 def refuse(to: Prefix) -> bytes:
-    """The message that has all that goes to `to` refused at once, in the namespace itself (EHOSTUNREACH)."""
+    """The message that adds an unreachable route: the kernel then refuses packets to `to` (EHOSTUNREACH)."""
     return _route(to, _UNREACHABLE, b"")
 
 
@@ -88,17 +92,16 @@ def _route(to: Prefix, kind: int, attributes: bytes) -> bytes:
 
 
 class PairEnd(NamedTuple):
-    """One of two interfaces that are linked: its name, and its index (`number`) in its namespace."""
+    """One end of a veth pair: the interface's name, and its index (`number`) in its network namespace."""
 
     name: str
     number: int
 
 
 def add_veth(own: PairEnd, peer: PairEnd, peer_namespace: int, hardware: bytes, mtu: int) -> bytes:
-    """The message that makes a pair of interfaces, which are down: `own` here, `peer` in another network namespace, of
-    which `peer_namespace` is a descriptor. Both are without ARP: the other side is taken to have the same hardware
-    address, so both have `hardware`. The kernel refuses the message (EEXIST) if there is an interface with the name of
-    `own`.
+    """The message that makes a veth pair: `own` in this network namespace, `peer` in the one behind the descriptor
+    `peer_namespace`. Both interfaces are down. They do not use ARP, so both must have the same hardware address,
+    `hardware`. The kernel refuses the message (EEXIST) if an interface with the name of `own` exists.
     """
 
     def end(one: PairEnd, namespace: bytes = b"") -> bytes:
@@ -116,7 +119,7 @@ def add_veth(own: PairEnd, peer: PairEnd, peer_namespace: int, hardware: bytes, 
 
 
 class RouteSocket:
-    """A socket for messages to the calling thread's network namespace, which stays that one. For a `with`."""
+    """A socket for messages to the network namespace in which the calling thread creates it. Use it with `with`."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
@@ -128,8 +131,8 @@ class RouteSocket:
         self._socket.close()
 
     def do(self, messages: Iterable[bytes]) -> None:
-        """Have the kernel carry out the messages, in their order. Raises OSError of the first that fails; the kernel
-        carries out those behind it all the same.
+        """Send the messages to the kernel, which executes them in order. If messages fail, the others are still
+        executed; then the OSError of the first failed message is raised.
         """
         batch, failed = list(messages), 0
         for place in range(0, len(batch), _MOST_AT_ONCE):
@@ -139,7 +142,9 @@ class RouteSocket:
             raise OSError(failed, os.strerror(failed))
 
     def _do(self, batch: list[bytes]) -> int:
-        """Have the kernel carry out the messages, in one call. Returns the number of the first error, 0 if none."""
+        """Send the messages to the kernel in one call. Returns the errno of the first failed message; 0 if none
+        fails.
+        """
         self._socket.send(b"".join(batch))
         failed, left = 0, len(batch)
         while left:
@@ -166,8 +171,8 @@ class RouteSocket:
         return None if found is None else int.from_bytes(found.get(_IFLA_LINK, b""), sys.byteorder)
 
     def wait_up(self, interface: int) -> None:
-        """Wait until an interface that was brought up carries packets. The kernel sees to that a little later, where it
-        is not asked (linkwatch, Linux 6.8); what is sent before is lost. Raises TimeoutError after UP_S.
+        """Wait until an interface that was brought up transmits packets. The kernel completes this asynchronously
+        (linkwatch, Linux 6.8); packets sent earlier are lost. Raises TimeoutError after UP_S.
         """
         deadline = time.monotonic() + UP_S
         while (self._link(interface) or {}).get(_IFLA_OPERSTATE) != _OPERATES:
@@ -180,13 +185,15 @@ class RouteSocket:
         found = None
         while True:
             for kind, body in _parts(self._socket.recv(_MOST_OF_ANSWER)):
-                if kind == _ERROR:  # also the end of an answer: error 0
+                if kind == _ERROR:  # error 0 marks the end of the answer
                     return found
                 found = dict(_attributes(body[_LINK.size :]))
 
 
 def address_changes() -> socket.socket:
-    """A socket that becomes readable when an address of the calling thread's network namespace comes or goes."""
+    """A socket that becomes readable when an address is added to or removed from the calling thread's network
+    namespace.
+    """
     found = socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
     )

@@ -60,8 +60,8 @@ def inet_sockets() -> Iterator[InetSocket]:
 
 
 class Unread(NamedTuple):
-    """What waits at a socket for its program. `number`: of connections that are to be accepted at a TCP socket, of
-    bytes that datagrams take at a UDP socket.
+    """Connections or data that the program of a socket has not read yet. `number`: of a TCP socket, the connections
+    that are not accepted; of a UDP socket, the bytes of the unread datagrams.
     """
 
     protocol: str
@@ -71,8 +71,8 @@ class Unread(NamedTuple):
 
 
 def take(pid: int, number: int) -> socket.socket:
-    """A duplicate of the socket that is descriptor `number` of process `pid`. Raises OSError, also if it is no socket:
-    the process may have put something else there.
+    """A duplicate of the socket that is descriptor `number` of process `pid`. Raises OSError, also if the descriptor is
+    not a socket (any more).
     """
     fd = pidfd.take(pid, number)
     try:
@@ -83,14 +83,14 @@ def take(pid: int, number: int) -> socket.socket:
 
 
 def open_table(pid: int) -> socket.socket:
-    """What `unread` asks: the kernel's list of the sockets in the network namespace of process `pid` (sock_diag(7)).
-    /proc/net would be searched for 10 ms. Raises ProcessLookupError if the process has ended, OSError.
+    """Open a sock_diag(7) socket, for `unread` and `dump`, which lists the sockets in the network namespace of process
+    `pid`. Reading /proc/net instead would take 10 ms. Raises ProcessLookupError if the process has ended; OSError.
     """
     return netns.work_in(pid, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG))
 
 
 def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) -> Iterator[Unread]:
-    """What waits in the network namespace of `table`. Costs 0.1 milliseconds for each protocol."""
+    """The sockets in the network namespace of `table` with unread data. Takes 0.1 ms for each protocol."""
     for protocol in protocols:
         number, states = _PROTOCOLS[protocol]
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -101,14 +101,14 @@ def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) ->
 
 
 def dump(table: socket.socket, family: int, protocol: int, states: int) -> Iterator[tuple[bytes, int]]:
-    """The struct inet_diag_msg, and the inode, of each socket in one of `states` (a bit for each)."""
+    """The struct inet_diag_msg and the inode of each socket in one of `states` (a bit mask)."""
     request = _REQUEST.pack(family, protocol, 0, 0, states) + bytes(_SOCKET_ID_BYTES)
     table.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP_REQUEST, 0, 0) + request)
     while True:
         answer, place = table.recv(_MOST_OF_ANSWER), 0
         while place < len(answer):
             size, kind, *_ = _HEADER.unpack_from(answer, place)
-            if kind != _BY_FAMILY:  # the end, or an error: such as a kernel without this protocol
+            if kind != _BY_FAMILY:  # the end, or an error, for example if the kernel lacks this protocol
                 return
             body = answer[place + _HEADER.size : place + size]
             yield body, _QUEUE.unpack_from(body)[1]
@@ -116,7 +116,7 @@ def dump(table: socket.socket, family: int, protocol: int, states: int) -> Itera
 
 
 def shares_network(pid: int) -> bool:
-    """Whether process `pid` has the caller's network namespace. Raises FileNotFoundError if it has ended."""
+    """Whether process `pid` is in the caller's network namespace. Raises FileNotFoundError if it has ended."""
     return os.path.samestat(os.stat(f"/proc/{pid}/ns/net"), os.stat("/proc/self/ns/net"))
 
 
@@ -126,9 +126,8 @@ def open_file_of(unix_socket: int) -> int:
 
 
 def bound_names(pid: int) -> dict[int, str]:
-    """The paths, relative ones too, to which Unix sockets that nobody is connected to were bound, by the sockets'
-    inodes, in the network namespace of process `pid`. Sockets without a file are left out; empty if the process has
-    ended.
+    """The paths, absolute or relative, to which the unconnected Unix sockets in the network namespace of process `pid`
+    were bound, by the sockets' inodes. Sockets without a file are left out. Empty if the process has ended.
     """
     found = {}
     missing = contextlib.suppress(FileNotFoundError, ProcessLookupError)

@@ -18,7 +18,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class TcpConnection(NamedTuple):
-    """`local`, `remote`: addresses of four or sixteen bytes; of an IPv6 socket with IPv4 addresses, four."""
+    """A TCP connection. `local`, `remote`: addresses of four (IPv4, also on an IPv6 socket) or sixteen bytes."""
 
     local: bytes
     local_port: int

@@ -18,16 +18,16 @@ _NO_ID = -1  # (uid_t) -1: setfsuid(2) changes nothing and returns the present i
 
 @contextlib.contextmanager
 def as_user(uid: int, gid: int, groups: Sequence[int]) -> Iterator[None]:
-    """In the `with` block, the calling thread, of root, has the file access rights of the user `uid` with these groups,
-    and the user owns the files that it creates. Other threads keep their rights.
+    """Give the calling thread, which must be root's, the file access rights of the user `uid` with these groups for the
+    `with` block. Files that it creates belong to the user. Other threads keep their rights.
     """
     own = os.getgroups()
     _set_groups(groups)
     try:
         group, user = libc.syscall("setfsgid", gid), libc.syscall("setfsuid", uid)
         try:
-            # setfsuid reports no failure. The kernel takes the capabilities over files (CAP_DAC_OVERRIDE...) from a
-            # thread whose fsuid changes from 0, and gives them back when it becomes 0 again.
+            # setfsuid does not report failures, so check the id. When the fsuid changes from 0, the kernel removes the
+            # thread's capabilities over files (CAP_DAC_OVERRIDE...); when it changes back to 0, they return.
             if libc.syscall("setfsuid", _NO_ID) != uid:
                 raise PermissionError(errno.EPERM, "the kernel refuses to act as this user")
             yield

@@ -1,4 +1,4 @@
-"""Opening, making and mounting in folders whose content somebody else controls: a session's mounts, its upper trees.
+"""Safe access to files in folders whose content somebody else controls, such as a session's mounts and upper trees.
 
 Any part of a path there may become a link to the caller's own files. So such a path is never passed to an ordinary
 system call: openat2(2) opens it, follows no link and does not leave the folder, and further calls work on the
@@ -137,7 +137,7 @@ def make_place(folder_fd: int, target: str, *, is_folder: bool) -> None:
 
 
 class MountPlace(NamedTuple):
-    """A mount point: `path`, which an untrusted user may have chosen, below the trusted folder `root`."""
+    """A mount point. `path`, below the trusted folder `root`, may have been chosen by an untrusted user."""
 
     root: str
     path: str = ""
@@ -154,7 +154,9 @@ class MountPlace(NamedTuple):
                 try:
                     fd = held.enter_context(opened(fd, self.path))
                 except OSError as error:
-                    raise OSError(MISPLACED, f"it is not where it was: {error.strerror}", self.path) from error
+                    raise OSError(
+                        MISPLACED, f"the mount point was removed or replaced: {error.strerror}", self.path
+                    ) from error
             yield fd
 
     @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """btrfs by ioctl (linux/btrfs.h, btrfs-ioctl(5)): subvolumes, their flags, commits, the size of a file system.
 
-The `btrfs` program costs 1-3 ms, the system call under it a fraction of a millisecond: only mkfs is run as a program.
+Running the `btrfs` program takes 1-3 ms, its system call a fraction of a millisecond. So programs are run only for
+`mkfs.btrfs`, a balance and disk usage.
 All calls need CAP_SYS_ADMIN and raise OSError with the path; ENOTTY means that the path is not on btrfs.
 """
 
@@ -161,23 +162,24 @@ def _has_orphaned_roots(fd: int, path: str) -> bool:
 
 def balance(path: str, full_percent: int) -> None:
     """Move the content of all data chunks that are at most `full_percent` full into others, which frees their space.
-    Raises FileNotFoundError without btrfs-progs, CalledProcessError if it finds no room or is cancelled.
+    Raises FileNotFoundError without btrfs-progs, CalledProcessError if the space is not enough or it is cancelled.
     """
     programs.run("btrfs", "balance", "start", f"-dusage={full_percent}", path)
 
 
 def cancel_shrinking(path: str) -> None:
-    """Make a running `resize` to a smaller size fail with ECANCELED, from Linux 5.14 on; what it moved stays moved."""
+    """Make a running `resize` to a smaller size fail with ECANCELED (since Linux 5.14). Moved data stays moved."""
     try:
         with open_folder(path) as fd:
             _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"cancel"), "BTRFS_IOC_RESIZE", path)
     except OSError as err:
-        if err.errno not in (errno.ECANCELED, errno.ENOTCONN, errno.EINVAL):  # done; none; unknown to the kernel
+        # The resize was cancelled; there was none; or the kernel does not know this call.
+        if err.errno not in (errno.ECANCELED, errno.ENOTCONN, errno.EINVAL):
             raise
 
 
 def cancel_balance(path: str) -> None:
-    """End a running or paused balance; what was moved stays moved. Waits until one extent has been moved."""
+    """End a running or paused balance, after it has moved the present extent. Moved data stays moved."""
     try:
         with open_folder(path) as fd:
             ioctls.ioctl(fd, _IOC_BALANCE_CTL, _BALANCE_CANCEL, name="BTRFS_IOC_BALANCE_CTL", path=path)
@@ -187,8 +189,9 @@ def cancel_balance(path: str) -> None:
 
 
 def resize(path: str, size: int) -> None:
-    """Resize the file system under `path`, which has one device, to `size` bytes, moving the data behind that. Durable
-    on return. After ENOSPC (no room for that data), EINVAL (below 256 MiB) or ECANCELED the size is unchanged.
+    """Resize the file system under `path`, which has one device, to `size` bytes. Data beyond that size is moved.
+    Durable on return. After ENOSPC (not enough space for that data), EINVAL (below 256 MiB) or ECANCELED the size is
+    unchanged.
     """
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"%d" % size), "BTRFS_IOC_RESIZE", path)
@@ -220,8 +223,9 @@ def _space_groups(fd: int, path: str) -> list[tuple[int, int, int]]:
 
 
 def free_bytes(path: str) -> int:
-    """Bytes that can still be written to the file system under `path`; may be below 0. Unlike statvfs(3) it counts data
-    in the page cache, to which btrfs has promised space: it refuses a write when all free space is promised.
+    """Bytes that can still be written to the file system under `path`; may be below 0. Unlike statvfs(3) this
+    subtracts the space that btrfs has promised to data in the page cache, because btrfs refuses a write when all free
+    space is promised.
     """
     data = f"/sys/fs/btrfs/{_read_id(path)}/allocation/data"
     promised = _read_number(f"{data}/bytes_may_use") + _read_number(f"{data}/bytes_reserved")

@@ -79,7 +79,7 @@ def lock(path: str, *, wait: bool) -> int:
         except BaseException:
             os.close(fd)
             raise
-        # The previous holder has removed the file, and other processes would lock a new one.
+        # The previous holder of the lock has removed the file, so other processes would lock a new file.
         os.close(fd)
 
 

@@ -12,8 +12,8 @@ from waypoint.linux.calls import libc, programs
 from waypoint.linux.calls.paths import StrPath
 
 WHITEOUT_DEVICE = os.makedev(0, 0)
-# Not -a: `cp -a` ignores attributes that it cannot write. Without its `trusted.overlay.opaque`, a folder would show the
-# files below it that had been deleted.
+# Not -a, because `cp -a` ignores errors in copying attributes. Without its attribute `trusted.overlay.opaque`, a folder
+# of an overlay would show deleted files of the lower layer again.
 _KEEP = "--preserve=mode,ownership,timestamps,links,xattr"
 _COPYING = ("-dR", _KEEP, "--reflink=auto", "--sparse=auto", "--no-target-directory", "--")
 
@@ -75,8 +75,8 @@ def copy_tree(source: StrPath, target: StrPath) -> None:
 
     Kept: owner, mode, ACL, times, all extended attributes of files and folders (trusted.* too), hard links within the
     tree, holes, symlinks, FIFOs, sockets, devices (whiteouts). Blocks are shared where the file system can (reflink).
-    Lost: inode numbers, extended attributes of symlinks. Not atomic. Raises CalledProcessError with cp's message if
-    something of the first list cannot be kept or the disk is full; the part that was copied until then stays.
+    Lost: inode numbers, extended attributes of symlinks. Not atomic. Raises CalledProcessError with cp's message if the
+    disk is full or something listed under "Kept" cannot be copied; the files copied until then remain.
     """
     programs.run("cp", *_COPYING, source, target)
 

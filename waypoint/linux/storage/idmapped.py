@@ -1,8 +1,8 @@
 """Idmapped mounts: a file system shown with other owners than it has on disk (mount_setattr(2), MOUNT_ATTR_IDMAP).
 
-The map is that of a user namespace: a file of id 0 on disk belongs, in the mount, to the host's id of that namespace's
-root, and a file which that user creates belongs to 0 on disk. A user whom the namespace does not map can create nothing
-there (EOVERFLOW).
+The map is that of a user namespace. A file that belongs to id 0 on disk belongs, in the mount, to the host's id of the
+namespace's root; a file that this id creates in the mount belongs to id 0 on disk. Users whom the namespace does not
+map cannot create files in the mount (EOVERFLOW).
 """
 
 import contextlib
@@ -25,16 +25,16 @@ _SECBIT_NO_SETUID_FIXUP = 4
 
 @functools.cache
 def namespace(lines: str, group_lines: str = "") -> int:
-    """A descriptor, close-on-exec, of a user namespace with `lines` as its map of user ids and of group ids, unless
-    `group_lines` are given. It is cached and stays open as long as this process lives; no process is in the namespace.
+    """A descriptor (close-on-exec) of a user namespace without processes. `lines`: its map of user ids, and also of
+    group ids unless `group_lines` are given. The descriptor is cached and stays open until this process ends.
 
     The first call for a map takes some milliseconds. Raises OSError, FileNotFoundError without unshare(1).
     """
-    import subprocess  # these load `threading`, which would slow every fork of the launcher
+    import subprocess  # not at the top: it loads `threading`, which would slow every fork of the launcher
 
     from waypoint.linux.calls import programs
 
-    # A program: a caller with threads can neither unshare nor run Python in a forked child.
+    # A program is run, because a process with threads can neither unshare nor run Python in a forked child.
     words = [programs.find("unshare") or "unshare", "--user", "/bin/sh", "-c", "echo; read -r _"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
         assert waiting.stdout is not None

@@ -38,7 +38,9 @@ class LoopStatus:
 
 
 class LoopDevice:
-    """An open loop device. The file stays attached until `close`; after that, as long as the device is mounted."""
+    """An open loop device. The file stays attached until `close` or, if the device is mounted, until it is
+    unmounted.
+    """
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
@@ -80,7 +82,7 @@ def attach(file_fd: int) -> LoopDevice:
         except OSError as err:
             if err.errno != errno.EBUSY:  # EBUSY: another process has taken this device
                 raise
-    said = f"LOOP_CONFIGURE: another process took the free device {_ATTEMPTS} times"
+    said = f"LOOP_CONFIGURE: {_ATTEMPTS} times another process has taken the free device first"
     raise OSError(errno.EBUSY, said, _CONTROL)
 
 

@@ -65,7 +65,9 @@ def mount(source: StrPath | None, target: StrPath, fstype: str | None = None, fl
     """
     options = os.fsencode(data)
     if len(options) > MAX_DATA_BYTES:
-        raise OSError(errno.E2BIG, f"mount: {len(options)} bytes of options, the kernel takes {MAX_DATA_BYTES}", target)
+        raise OSError(
+            errno.E2BIG, f"mount: {len(options)} bytes of options, but the kernel accepts only {MAX_DATA_BYTES}", target
+        )
     libc.call(
         "mount",
         None if source is None else os.fsencode(source),
@@ -88,8 +90,8 @@ def bind(source: StrPath, target: StrPath, *, recursive: bool = False) -> None:
 
 
 def remount_bind(target: StrPath, flags: int) -> None:
-    """Replace the flags (MS_RDONLY...) of the mount at `target`, not those of its file system. In a user namespace that
-    does not own the mount, clearing a flag raises PermissionError (mount_namespaces(7), "Restrictions").
+    """Replace the flags (MS_RDONLY...) of the mount at `target`, but not those of its file system. In a user namespace
+    that does not own the mount, clearing a flag raises PermissionError (mount_namespaces(7), "Restrictions").
     """
     mount(None, target, None, MS_REMOUNT | MS_BIND | flags)
 
@@ -105,11 +107,11 @@ def make_private(path: StrPath) -> None:
 
 
 def keep_writes_apart(folder: str, needed: str) -> None:
-    """Mount an overlay over `folder` that keeps writes in memory, until the caller's mount namespace ends. Files in
-    `folder` stay visible, mounts below it do not. Every user may create files in it, as in /tmp.
+    """Mount an overlay over `folder` that stores all writes in memory. It lasts until the caller's mount namespace
+    ends. Files in `folder` stay visible, but mounts below it do not. Every user may create files in it, as in /tmp.
 
-    If overlayfs refuses the folder (the kernel limits how many overlays are stacked), an empty tmpfs is mounted. If
-    that hides the file `needed`, nothing is mounted.
+    If overlayfs refuses the folder (the kernel limits how many overlays are stacked), an empty tmpfs is mounted, unless
+    that would hide the file `needed`.
     """
     top = os.path.realpath(folder)
     lower = os.open(top, os.O_PATH | os.O_CLOEXEC)
@@ -159,7 +161,7 @@ def pivot_root_here() -> None:
 
 
 def read_mounts(pid: int | str = "self") -> list[MountRecord]:
-    """The mounts that process `pid` can reach from its root. The later one of two at a mount point is on top."""
+    """The mounts that process `pid` can reach from its root. Of several mounts at a mount point the last is on top."""
     with open(f"/proc/{pid}/mountinfo", "rb") as file:
         return parse_mounts(file.read())
 

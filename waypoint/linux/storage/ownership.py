@@ -23,11 +23,12 @@ _ELSEWHERE = (
 
 
 def check_home(home: str, *, above_only: bool = False) -> None:
-    """Raise HostLacks if another user than root and this process's could replace the home or a file in it. A missing
-    home passes. `above_only`: check only the folders above the home.
+    """Raise HostLacks if a user other than root and this process's user could replace the home or a file in it. A
+    missing home passes. `above_only`: check only the folders above the home.
 
-    Every folder and link of the path must belong to one of the two users, and only they may write to a folder, unless
-    it has the sticky bit, such as /tmp. Only they may write to the home, and everything in it must belong to them.
+    Every folder and link of the path must belong to one of these two users, and only they may write to a folder of the
+    path, unless it has the sticky bit, as /tmp has. Only they may write to the home, and everything in it must belong
+    to them.
     """
     folder = -1
     try:
@@ -43,7 +44,7 @@ def check_home(home: str, *, above_only: bool = False) -> None:
 
 
 def _walk(home: str) -> int:
-    """Check the folders and links above `home`, and return a descriptor of `home`, which is not checked itself."""
+    """Check the folders and links above `home`, but not `home` itself; return a descriptor of `home`."""
     at, rest, links = "/", _parts(os.path.join(os.getcwd(), home)), 0
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -104,5 +105,5 @@ def _check(home: str, path: str, facts: os.stat_result, *, may_be_sticky: bool) 
 
 def _check_owner(home: str, path: str, facts: os.stat_result) -> None:
     if facts.st_uid not in (0, os.geteuid()):
-        said = f"{path} belongs to user {facts.st_uid}, who could replace it"
+        said = f"{path} belongs to user {facts.st_uid}, who could change or replace it"
         raise HostLacks("use", f"the home {home}", said, _ELSEWHERE)

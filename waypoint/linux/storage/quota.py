@@ -28,8 +28,8 @@ _LOOKUP = struct.Struct("QQ4080x")  # btrfs_ioctl_ino_lookup_args: id of the sub
 
 
 def enable(path: str) -> None:
-    """Count from now on what is written in the file system. Kernels without simple quotas (EINVAL) cannot mount it
-    then.
+    """Begin to count the bytes written in the file system. Afterwards, kernels without simple quotas cannot mount it
+    (EINVAL).
     """
     with open_folder(path) as fd:
         wanted = bytearray(_CONTROL.pack(_ENABLE_SIMPLE, 0))
@@ -37,8 +37,8 @@ def enable(path: str) -> None:
 
 
 def limit(path: str, most_bytes: int) -> None:
-    """Limit the bytes charged to the subvolume `path`. ENOTCONN: quotas are off. The ioctl is called on the folder
-    above: a subvolume that has reached its limit refuses it (EDQUOT).
+    """Limit the bytes charged to the subvolume `path`. Raises OSError ENOTCONN if quotas are off. The ioctl is called
+    on the folder above, because a subvolume that has reached its limit refuses the call (EDQUOT).
     """
     with open_folder(path) as fd, open_folder(os.path.dirname(path)) as above:
         found = bytearray(_LOOKUP.pack(0, _FIRST_FREE))

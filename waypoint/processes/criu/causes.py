@@ -44,12 +44,12 @@ class Culprit(NamedTuple):
 
 
 class CriuFailed(WaypointError):
-    """CRIU failed. `log`: the path of CRIU's log; None if CRIU has not opened one. `failure` makes the errors, which
-    are of one of the two classes below.
+    """CRIU failed. `log`: the path of CRIU's log; None if CRIU has not opened one. Errors are made by `failure` and
+    belong to one of the two subclasses below.
     """
 
     def __init__(self, action: str, diagnosis: Diagnosis, log: Path | None) -> None:
-        said = diagnosis.meaning or f"CRIU gives a reason that Waypoint does not know: {diagnosis.words}"
+        said = diagnosis.meaning or f"CRIU reports an error that Waypoint does not know: {diagnosis.words}"
         if diagnosis.who:
             said = f"{diagnosis.who}: {said}"
         super().__init__(
@@ -101,8 +101,8 @@ def read_errors(log: Path) -> list[str]:
 
 
 def read_culprit(log: Path) -> Culprit | None:
-    """The process at which a dump failed, by the host's pid, from the dump's log; None if the log does not contain it.
-    A log of errors alone contains no descriptor.
+    """Read from the dump's log which process (by the host's pid) made the dump fail; None if the log does not contain
+    it. A log with only error messages contains no descriptor.
     """
     return find_culprit(_read_end(log))
 

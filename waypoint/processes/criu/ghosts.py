@@ -1,12 +1,12 @@
 """Removed folders in CRIU's images as "ghosts": a restore makes a ghost under some name, opens it, and removes it
 again.
 
-CRIU makes a ghost of a removed folder only if the folder has no links. A folder of an overlay's lower layer keeps its
-links of the layer, so CRIU tries linkat(2), which the kernel refuses for folders ("Can't link remap"). Therefore such a
-folder is declared external to CRIU, and after the dump the images are changed: the folder becomes the ghost that CRIU
-would have made of a folder of the upper layer.
+CRIU makes a ghost of a removed folder only if the folder's link count is 0. A folder of an overlay's lower layer keeps
+the link count of the layer, so CRIU tries linkat(2) instead, which the kernel refuses for folders ("Can't link remap").
+Therefore such a folder is declared external to CRIU, and after the dump the images are changed: the folder becomes a
+ghost like those that CRIU makes of folders of the upper layer.
 
-CRIU gives a ghost its last name back for a moment, and the restore fails if that name is in use again
+For a moment, CRIU creates a ghost under its last name, so the restore fails if that name is in use again
 (`rm -r build; mkdir build`). So CRIU's own ghost folders get an unused name here.
 
 Formats: images/{fdinfo,regfile,remap-file-path,ghost-file}.proto and criu/include/magic.h in CRIU's source.

@@ -30,7 +30,7 @@ def read_messages(images_fd: int, name: str, magic: int) -> list[bytes]:
         content = file.read()
     place = _MAGIC.size
     if content[:place] != _MAGIC.pack(_COMMON_MAGIC, magic):
-        raise ValueError(f"{name} is not the image that its name says")
+        raise ValueError(f"{name} contains another kind of image than its name says")
     messages = []
     while place < len(content):
         (size,) = _SIZE.unpack_from(content, place)

@@ -88,9 +88,9 @@ class RestoreOptions:
 
     `root`: where CRIU finds the root of the tree's mount namespace. `work_fd`: never the images' folder, which several
     restores may share. `externals`: as in `mnt[dev]:/some/folder`. `empty_network`: the tree gets a new network
-    namespace, to be set up at the stage post-setup-namespaces. `close_connections`: TCP connections come back closed by
-    their other side; in a network namespace that the tree does not own the kernel allows nothing else. `deadline_s`: a
-    CRIU that hangs for this time (`Worker.receive`) is killed.
+    namespace, to be set up at the stage post-setup-namespaces. `close_connections`: TCP connections are
+    restored as if the peer had closed them; in a network namespace that the tree does not own, the kernel allows
+    nothing else. `deadline_s`: a CRIU that hangs for this time (`Worker.receive`) is killed.
     """
 
     log_name: ClassVar[str] = "restore.log"

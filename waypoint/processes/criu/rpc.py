@@ -81,8 +81,8 @@ class Criu:
         with Worker(str(self.path), self._spawn, _RESTORE_ENV) as worker:
             answer = _converse(worker, "restore", request, options)
         pid = _number(_part(answer, "restore"), "pid")
-        if worker.refused is not None and answer:  # without an answer, the callback failed because CRIU died
-            if answer.get("success"):  # at pre-resume and later CRIU does not stop for a refusal
+        if worker.refused is not None and answer:  # no answer: CRIU has died, and therefore the callback failed
+            if answer.get("success"):  # from the stage pre-resume on, CRIU continues in spite of a refusal
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             raise worker.refused
@@ -91,7 +91,9 @@ class Criu:
         return RestoreResult(pid)
 
     def _ask(self, request: dict[str, Value]) -> dict[str, Value]:
-        """CRIU's answer. Raises HostLacks if CRIU does not start, or refuses; Failed if it was killed or crashed."""
+        """Send `request` and return CRIU's answer. Raises HostLacks if CRIU does not start, or refuses; Failed if it
+        was killed or crashed.
+        """
         with Worker(str(self.path), self._spawn, {}) as worker:
             answer = worker.ask(request)
         if not answer.get("success"):
@@ -135,7 +137,7 @@ class Dump:
         try:
             self._give_up()
         finally:
-            self._worker.__exit__(TimeoutError if self._is_stuck else None)  # an exception makes it kill CRIU
+            self._worker.__exit__(TimeoutError if self._is_stuck else None)  # with an exception, CRIU is killed
         if self._is_whole and kind is None:
             if self._options.own_network:
                 give_own_network(self._options.images_fd)
@@ -218,7 +220,7 @@ def _failure(
 
 
 def _name_of(culprit: Culprit | None) -> str:
-    """Name, inner pid and descriptor of the process; "" if it is unknown, or has ended."""
+    """The name, the pid in the session, and the descriptor of the process; "" if it is unknown, or has ended."""
     with contextlib.suppress(ProcessLookupError):
         if culprit is not None:
             pid, fd = culprit

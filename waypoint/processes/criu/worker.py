@@ -24,7 +24,7 @@ from waypoint.processes.criu.options import Notice, OnNotice
 MAX_PACKET_BYTES = 1 << 20
 MAX_WORDS_BYTES = 1 << 16
 PATIENCE = 20
-# Errors at the start of a process when a limit of the machine or of a user is used up for the moment.
+# Errors at the start of a process while a limit of the machine or of a user is reached.
 _USED_UP = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 
@@ -75,8 +75,8 @@ def spawn_here(command: CriuCommand) -> Process:
 
 class Worker:
     """A CRIU process for one request, used as `with Worker(...) as worker`; the process has ended after the block.
-    Entering it raises HostLacks if CRIU cannot be started; Failed if it cannot be started now, since a limit is used
-    up.
+    Entering the block raises HostLacks if CRIU cannot be started; Failed if it cannot be started now, because a limit
+    is reached.
     """
 
     def __init__(self, path: str, spawn: Spawn, env: dict[str, str]) -> None:
@@ -196,7 +196,7 @@ class Worker:
         while not (ready := poll.poll(None if self._deadline_s is None else self._deadline_s * 1000 / 2)):
             looks, before_ns, worked_ns = looks + 1, worked_ns, self._worked_ns()
             if worked_ns == before_ns or looks >= 2 * PATIENCE:
-                raise TimeoutError(f"no word for {self._deadline_s} s")
+                raise TimeoutError(f"CRIU sent nothing for {self._deadline_s} s")
         return any(fd == self._socket.fileno() for fd, _ in ready)
 
     def _worked_ns(self) -> int:

@@ -99,8 +99,8 @@ def collect(family: Family) -> Manifest:
 
 
 def _is_head(pid: int, stats: dict[int, procfs.Stat], family: Family) -> bool:
-    """Whether no other program of the manifest would start this process: it is a child of the shell, of pid 1, or of
-    one of Waypoint's own scripts (`waypoint run`), and is no such script itself.
+    """Whether this process must be started again by Waypoint, and not by another program of the manifest: it is a child
+    of the shell, of pid 1, or of a script of Waypoint (`waypoint run`), and is not such a script itself.
     """
     if stats[pid].state in "ZX" or _is_ours(pid):
         return False
@@ -152,8 +152,8 @@ def _why_lost(pid: int, stats: dict[int, procfs.Stat], family: Family, argv: byt
 
 
 def _has_rights_of_shell(pid: int, shell: int, *, is_child: bool) -> bool:
-    """Whether the program would get the same rights if the shell started it. A child of the shell may have more, which
-    it has gained itself and will gain again (sudo).
+    """Whether the program would get the same rights again if the shell started it. A child of the shell may have more
+    rights than the shell, for example sudo: it gains them again after its start.
     """
     own, shells = procfs.rights(pid), procfs.rights(shell)
     may_gain = is_child and own.uids <= shells.uids | {0}
@@ -161,7 +161,7 @@ def _has_rights_of_shell(pid: int, shell: int, *, is_child: bool) -> bool:
 
 
 def _below(pid: int, stats: dict[int, procfs.Stat]) -> list[int]:
-    """The process and its descendants."""
+    """The pids of the process and its descendants."""
     found = {pid}
     for one in sorted(stats, key=lambda each: stats[each].start_ticks):
         if stats[one].parent in found:

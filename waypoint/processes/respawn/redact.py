@@ -92,7 +92,7 @@ class _Hiding:
         return word if whole is None or whole == plain else whole
 
     def _shown_as_option(self, word: str) -> str | None:
-        """The word without its secret, if it is a secret, or an option or variable with one; else None."""
+        """The word without its secret value; None if it is neither a secret nor an option or variable with a secret."""
         if self._is_next:
             self._is_next = False
             return HIDDEN

@@ -1,1 +1,1 @@
-"""What setup puts on the machine outside of the home: completion of shells, a unit of systemd."""
+"""The files of `waypoint setup` outside of the home: completion for shells, and a systemd unit."""

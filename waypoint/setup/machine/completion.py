@@ -1,7 +1,7 @@
-"""The completion functions of bash and zsh, as files that the shells load by themselves. They ask `waypoint __complete`
-(waypoint/cli/completion.py) at each TAB, so they need not be written anew when a verb changes.
+"""Files with completion functions, which bash and zsh load automatically. They run `waypoint __complete`
+(waypoint/cli/completion.py) at each TAB, so they do not depend on the verbs of this version.
 
-Sources: bash(1), "Programmable Completion"; zshcompsys(1); the README of bash-completion, which says where it looks.
+Sources: bash(1), "Programmable Completion"; zshcompsys(1); the README of bash-completion, which lists its folders.
 """
 
 import json
@@ -9,10 +9,10 @@ from pathlib import Path
 
 BASH = "bash-completion/completions/waypoint"
 ZSH = "zsh/site-functions/_waypoint"
-"""Places below a folder for data, such as /usr/local/share or ~/.local/share. zsh looks in the former only."""
+"""Paths of the files below a folder for data, such as /usr/local/share or ~/.local/share (bash only)."""
 
 _HEAD = """\
-# Completion of `waypoint` in {shell}, written by 'waypoint setup'. It goes with the last home.
+# Completion of `waypoint` in {shell}, written by 'waypoint setup'. It is removed together with the last home.
 # homes: {homes}
 """
 
@@ -20,7 +20,7 @@ _BASH = """\
 _waypoint() {
     local word help kind joined="" answer program
     local -a words=()
-    # bash takes words apart at = and :, which are parts of words here.
+    # bash splits words at = and :, so join the parts again.
     for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
         if [[ $word == [=:]* && ${#words[@]} -gt 0 ]]; then
             words[-1]+=$word joined=1
@@ -86,10 +86,10 @@ esac
 
 
 def scripts(homes: list[str], program: list[str]) -> dict[str, str]:
-    """The files by their places below a folder for data.
+    """The content of each file, by its path below a folder for data.
 
-    `homes`: who uses them (`homes_of`). `program`: the words of a command to ask where no `waypoint` is in PATH, as
-    with an alias.
+    `homes`: the homes that use the files. `program`: the words of the command to run if there is no `waypoint` in PATH,
+    for example because it is an alias.
     """
     words = " ".join("'" + word.replace("'", "'\\''") + "'" for word in program)
     heads = {shell: _HEAD.format(shell=shell, homes=json.dumps(homes)) for shell in ("bash", "zsh")}
@@ -108,6 +108,6 @@ def homes_of(script: Path) -> list[str]:
     found = next((line.removeprefix("# homes: ") for line in lines if line.startswith("# homes: ")), "[]")
     try:
         homes = json.loads(found)
-    except ValueError:  # somebody has edited it
+    except ValueError:  # somebody has edited the file
         return []
     return [str(home) for home in homes] if isinstance(homes, list) else []

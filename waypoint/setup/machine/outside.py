@@ -1,6 +1,7 @@
-"""What setup puts on the machine outside of the home: completion for bash and zsh and, where systemd runs, a unit.
+"""Installing files outside of the home: completion for bash and zsh and, on a machine with systemd, a unit.
 
-All homes of a machine share the completion: it names them, and goes with the last one. Each has a unit of its own.
+All homes of a machine share the completion files: these list the homes, and are removed together with the last home.
+Each home has its own unit.
 """
 
 import contextlib
@@ -24,10 +25,10 @@ Say = Callable[[str], None]
 
 
 def install(home: Path, root: Path, say: Say) -> None:
-    """Write for `home` what is missing below the folder `root`, which is `/` but for trials.
+    """Write the missing files for `home` below the folder `root`, which is `/` except in tests.
 
-    A unit is also enabled and started if `root` is `/`; what systemd has against that is said, since everything works
-    without.
+    If `root` is `/`, the unit is also enabled and started. An error of systemctl is only printed, because Waypoint
+    works without systemd.
     """
     add_completion(home, root / SHARE, say)
     if not (root / SYSTEMD_RUNS).is_dir():
@@ -43,7 +44,7 @@ def install(home: Path, root: Path, say: Say) -> None:
 
 
 def remove(home: Path, root: Path, say: Say) -> None:
-    """Take back `install`. May be repeated."""
+    """Remove the files of `install`. May be repeated."""
     remove_completion(home, root / SHARE, say)
     path = root / UNITS / unit.name_of(str(home))
     if path.exists():
@@ -52,13 +53,13 @@ def remove(home: Path, root: Path, say: Say) -> None:
         say(f"removed {path}")
         _systemctl(root, say, "daemon-reload")
     if root != Path("/"):
-        with contextlib.suppress(OSError):  # ENOTEMPTY: it is used for something else, too
+        with contextlib.suppress(OSError):  # ENOTEMPTY: the folder contains other files
             for folder in (root / SHARE, *(root / SHARE).parents[: len(Path(SHARE).parents) - 1]):
                 folder.rmdir()
 
 
 def add_completion(home: Path, share: Path, say: Say) -> None:
-    """Write the completion functions below `share`, a folder for data, unless they are there."""
+    """Write the completion files below `share`, a folder for data, unless they exist."""
     with _homes_of(home, share) as others:
         for place, text in completion.scripts(sorted({*others, str(home)}), PROGRAM).items():
             path = share / place
@@ -71,7 +72,7 @@ def add_completion(home: Path, share: Path, say: Say) -> None:
 
 
 def remove_completion(home: Path, share: Path, say: Say) -> None:
-    """Remove the completion functions, unless another home uses them, and folders that are empty without them."""
+    """Remove the completion files, unless another home uses them, and the folders that become empty."""
     if not share.is_dir():
         return
     with _homes_of(home, share) as others:
@@ -88,15 +89,15 @@ def remove_completion(home: Path, share: Path, say: Say) -> None:
                 continue
             path.unlink()
             say(f"removed {path}")
-            with contextlib.suppress(OSError):  # ENOTEMPTY: others have files there
+            with contextlib.suppress(OSError):  # ENOTEMPTY: the folder contains other files
                 for folder in list(path.parents)[: len(Path(place).parents) - 1]:
                     folder.rmdir()
 
 
 @contextlib.contextmanager
 def _homes_of(home: Path, share: Path) -> Iterator[list[str]]:
-    """The homes that use the completion below `share` and still exist, `home` as well if it is among them. Until the
-    `with` ends no other setup changes them.
+    """Yield the existing homes that use the completion files below `share`, and `home` if it uses them. A lock keeps
+    other setups from changing the files during the `with` block.
     """
     share.mkdir(parents=True, exist_ok=True)
     lock = files.lock_folder(str(share))
@@ -123,4 +124,4 @@ def _systemctl(root: Path, say: Say, *words: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         said = str(error)
     if said:
-        say(f"systemctl {' '.join(words)}: {said}; the daemon starts without systemd, too")
+        say(f"systemctl {' '.join(words)}: {said}; Waypoint works without systemd, too")

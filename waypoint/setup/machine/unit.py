@@ -6,7 +6,7 @@ Sources: systemd.service(5), systemd.kill(5), systemd.resource-control(5), syste
 from waypoint.model.paths import SYSTEM_HOME, home_id
 
 _UNIT = """\
-# Written by 'waypoint setup', removed by 'waypoint setup --remove'. Changes of yours belong into 'systemctl edit'.
+# Written by 'waypoint setup', removed by 'waypoint setup --remove'. To change settings, use 'systemctl edit'.
 [Unit]
 Description=Waypoint: the sessions of {shown}
 Documentation=man:waypoint(1)
@@ -16,18 +16,18 @@ RequiresMountsFor={home}
 [Service]
 Type=exec
 ExecStart={command}
-# The daemon starts again by itself; this is for the case that all its parts were killed at once.
+# The supervisor restarts the daemon; this is for the case that supervisor and daemon are killed at once.
 Restart=on-failure
 RestartSec=1
-# A stop or a restart reaches `waypoint daemon run` alone. It stops the daemon and its supervisor; sessions go on.
+# A stop or a restart signals only `waypoint daemon run`, which stops the daemon and its supervisor. Sessions continue.
 KillMode=process
 TimeoutStopSec=75
-# The daemon makes groups below its own. Sessions run in a scope that it asks for (waypoint-{id}.scope), which
-# outlives this unit.
+# The daemon makes cgroups below its own. Sessions run in a scope that the daemon requests (waypoint-{id}.scope); it
+# continues when this unit stops.
 Delegate=yes
 OOMPolicy=continue
 TasksMax=infinity
-# No RuntimeDirectory: systemd would remove it at a stop, and running sessions are found again by what is in it.
+# No RuntimeDirectory: systemd would remove it at a stop, but the next daemon needs it to find the running sessions.
 # No sandbox (PrivateTmp, ProtectSystem, ...): a session is a copy of the machine as the daemon sees it.
 
 [Install]
@@ -56,6 +56,6 @@ def _specifiers(text: str) -> str:
 
 
 def _quoted(word: str, *, dollars: bool = True) -> str:
-    """The word in systemd's quotes. `dollars`: for a setting that has variables replaced, which is ExecStart alone."""
+    """The word in systemd's quotes. `dollars`: also escape `$`, for ExecStart, in which systemd replaces variables."""
     text = _specifiers(word.replace("\\", "\\\\").replace('"', '\\"'))
     return f'"{text.replace("$", "$$") if dollars else text}"'
