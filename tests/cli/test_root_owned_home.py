@@ -136,7 +136,7 @@ def test_setup_refuses_a_directory_of_a_user(bare: Home) -> None:
 @pytest.mark.soak(part="setup")
 def test_setup_removes_the_access_of_others_to_a_directory_of_root(bare: Home) -> None:
     bare.path.mkdir(mode=0o755)
-    assert f"closed {bare.path} to others" in bare.must("setup").stderr
+    assert f"closed {bare.path} to other users" in bare.must("setup").stderr
     assert stat.S_IMODE(bare.path.stat().st_mode) == 0o700
 
 

@@ -113,4 +113,4 @@ def test_a_file_with_the_mount_and_inode_of_a_removed_folder_is_refused(tmp_path
     (tmp_path / "files.img").write_bytes(image(FILES, file(3, external_name(FOLDER), stat.S_IFREG, ext=1)))
     with pytest.raises(CannotCapture, match="same number") as refused:
         make_ghosts(images, [FOLDER])
-    assert "end the process that uses " in refused.value.next_step
+    assert "leave or close " in refused.value.next_step
