@@ -71,7 +71,7 @@ def test_a_branch_may_start_from_another(home: Home, person: Person) -> None:
 
 def test_an_impossible_origin_is_refused(home: Home, branch: str) -> None:
     assert "no-such-origin" in refused(home, "--from", "no-such-origin")
-    assert "live" in refused(home, "--from", branch, code=4)
+    assert "it has a running session" in refused(home, "--from", branch, code=4)
     assert refused(home, "--from", "bad name")
     done = home.cli("shell", branch, "-d", "--from", branch)
     assert done.code == 4

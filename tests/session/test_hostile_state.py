@@ -37,7 +37,7 @@ LINES = b"".join(b"declare -- a%d=1\n" % number for number in range(MOST_ENTRIES
     ids=["variables", "limits", "traps", "arguments", "aliases", "options"],
 )
 def test_a_state_with_too_many_entries_is_refused(records: bytes, said: str) -> None:
-    with pytest.raises(ValueError, match=f"it has more .*{said}"):
+    with pytest.raises(ValueError, match=f"has more .*{said}"):
         parse(state(b"")[:-5] + records + b"e\0\0\0\0", "bash")
 
 
