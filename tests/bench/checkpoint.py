@@ -8,6 +8,7 @@ import contextlib
 import os
 import secrets
 import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -61,6 +62,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
                 *_pauses_under_load(bench, captures),
                 _files_pause(bench),
                 *_checkpoints(bench),
+                *_attached(bench, sizes),
                 *_forks(bench),
                 _crowd(bench),
                 _restore(bench),
@@ -179,6 +181,29 @@ def _checkpoints(bench: _Bench) -> list[Figure]:
     return [
         figure("checkpoint, API", 50, lambda: 1000 * seconds_of(lambda: take(bench.plain))),
         figure("checkpoint, command", 80, lambda: ms_of_command(argv, bench.home.env)),
+    ]
+
+
+def _attached(bench: _Bench, sizes: Sizes) -> list[Figure]:
+    source, copy = bench.home.path.parent / "attached", bench.home.path.parent / "attached-copy"
+    size_mb = 10 if sizes.quick else 100
+    source.write_bytes(os.urandom(size_mb * MB))
+
+    def attach() -> float:
+        return bench.plain.checkpoint("again", tier="live", force=True, attach={"model": str(source)}).paused_ms
+
+    def more_ms() -> float:
+        return 1000 * (seconds_of(attach) - seconds_of(lambda: take(bench.plain)))
+
+    def copy_ms() -> float:
+        copy.unlink(missing_ok=True)
+        return 1000 * seconds_of(lambda: subprocess.run(["cp", "--reflink=auto", source, copy], check=True))
+
+    aim = above_floor_at_most(3, "ms")
+    pause = "pause without"
+    return [
+        Figure(f"--attach of {size_mb} MB", "ms", more_ms, copy_ms, "cp --reflink=auto", times_floor_at_most(1.5)),
+        Figure("pause with --attach", "ms", attach, lambda: take(bench.plain), pause, aim),
     ]
 
 
