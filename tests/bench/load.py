@@ -15,7 +15,7 @@ from waypoint.client.sdk import Client
 from waypoint.model.ids import new_id
 from waypoint.model.paths import socket_path
 from waypoint.model.records import Ref
-from waypoint.store.names import Names
+from waypoint.records.names import Names
 
 # Sends its requests in turn, without end, and writes a byte to stdout after each answer.
 _CLIENT = """

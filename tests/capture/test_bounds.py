@@ -13,7 +13,7 @@ from waypoint.linux.storage import filesystem
 from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.model.records import Caller
-from waypoint.store.callers import asked_by
+from waypoint.records.callers import asked_by
 from waypoint.upper.contract import Outlook
 
 MIB = 1 << 20

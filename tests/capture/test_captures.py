@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.store.test_names_store import capture_of, row_of
+from tests.records.test_names_store import capture_of, row_of
 from waypoint.capture import pause
 from waypoint.capture.captures import Captures
 from waypoint.capture.layers.layer import CaptureOptions
@@ -24,7 +24,7 @@ from waypoint.model.ids import new_id
 from waypoint.model.records import Capture
 from waypoint.processes.criu.rpc import CriuProgram
 from waypoint.processes.criu.worker import Spawn
-from waypoint.store.names import Names
+from waypoint.records.names import Names
 from waypoint.upper.contract import Pool
 from waypoint.upper.open_pool import open_pool
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.test_names_store import SETTING
+from tests.records.test_names_store import SETTING
 from waypoint.capture import taking
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.layer import EVERY_TIER, Area, CaptureOptions, Layer, Part, Taking

@@ -19,8 +19,8 @@ from waypoint.daemon.http.route import Route, read_signature
 from waypoint.linux.tasks import pauses
 from waypoint.model.errors import Failed, UnknownName
 from waypoint.model.requests import OperationsQuery
+from waypoint.records.reading import PIECE
 from waypoint.service.shapes import Download, Pages, Upload
-from waypoint.store.reading import PIECE
 
 LIMIT_BYTES = 1 << 22
 BLOCK = bytes(range(256)) * 256

@@ -17,9 +17,9 @@ from waypoint.daemon.lifetime import SWITCH_S
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.records import Capture, FilesLayer, Ref, Setting, User, layers_of
 from waypoint.model.requests import LogQuery
+from waypoint.records.names import Names
 from waypoint.service import history
 from waypoint.service.shapes import Pages
-from waypoint.store.names import Names
 
 pytestmark = pytest.mark.soak(part="floods")
 

@@ -13,13 +13,13 @@ from tests.places import ROOT
 from tests.repo import tree
 from waypoint.cli.entry import PLACES
 
-BELOW_CAPTURE = {"store", "upper", "processes", "linux", "model"}
+BELOW_CAPTURE = {"records", "upper", "processes", "linux", "model"}
 BELOW_SESSION = {"terminal", "launch", "egress", "capture", *BELOW_CAPTURE}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
     "linux": {"model"},
-    "store": {"linux", "model"},
+    "records": {"linux", "model"},
     "upper": {"linux", "model"},
     "processes": {"linux", "model"},
     "capture": {*BELOW_CAPTURE, "shellwrap"},
@@ -75,7 +75,7 @@ itself; without a row they may import from all inner packages. A module above or
 
 MAY_USE: dict[str, set[str]] = {
     "model": {"msgspec"},
-    "store": {"msgspec"},
+    "records": {"msgspec"},
     "processes": {"msgspec"},
     "capture": {"msgspec"},
     "launch": {"msgspec"},

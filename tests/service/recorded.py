@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.store.test_names_store import begin, begin_and_end, capture_of, end, name_it, row_of
+from tests.records.test_names_store import begin, begin_and_end, capture_of, end, name_it, row_of
 from waypoint.model.conditions import degradation
 from waypoint.model.facts import OperationFacts, UndoFacts
 from waypoint.model.records import Capture, LiveRow, Ref
 from waypoint.model.requests import OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
+from waypoint.records.names import Names
 from waypoint.service import history as service_history
 from waypoint.session.checkpoint import CheckpointOptions, LossConsent
 from waypoint.session.restore import Restored
 from waypoint.session.turns import Turns
-from waypoint.store.names import Names
 
 
 class RecordedSessions:

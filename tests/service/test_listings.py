@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pytest
 
-from tests.store.test_names_store import capture_of, row_of
+from tests.records.test_names_store import capture_of, row_of
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.branch import removal
 from waypoint.branch.graph import walk_back
@@ -21,12 +21,12 @@ from waypoint.model.ids import new_id
 from waypoint.model.records import HOST_IDS, Capture, Ref, SessionLimits
 from waypoint.model.requests import MOST_NAMES, DuQuery, GcRequest, LogQuery, OperationsQuery, SessionsQuery
 from waypoint.model.verbs import COMPLETE
+from waypoint.records.names import Names
+from waypoint.records.reading import PIECE
 from waypoint.service import history, housekeeping, sessions, usage
 from waypoint.service.inside import serving
 from waypoint.service.shapes import Pages
 from waypoint.session import session_facts
-from waypoint.store.names import Names
-from waypoint.store.reading import PIECE
 
 COUNT = 4 * PIECE
 """The length of the chain of captures. Each is the tip of a branch of its own."""

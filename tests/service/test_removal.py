@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from tests.records.test_names_store import begin, capture_of, end, name_it, row_of
 from tests.waiting import DEADLINE_S
 from waypoint.branch import removal
 from waypoint.branch.undo import plan
 from waypoint.capture.captures import Captures
 from waypoint.model.errors import Failed, StateConflict, UnknownName
 from waypoint.model.records import Capture, Ref
+from waypoint.records.names import Names
 from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Jobs
-from waypoint.store.names import Names
 from waypoint.upper.contract import Outlook
 
 NEVER, ALWAYS = float("inf"), 0.0

@@ -7,15 +7,15 @@ import msgspec
 import pytest
 
 from tests.answers import texts
+from tests.records.test_names_store import begin, capture_of, end, name_it, row_of
 from tests.service.recorded import History, RecordedSessions, is_main_thread, park, restore, state, undo
-from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
 from tests.waiting import DEADLINE_S
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import UndoFacts
 from waypoint.model.records import Capture, Operation, Ref
-from waypoint.store import reading
-from waypoint.store.names import Names
-from waypoint.store.reading import PIECE
+from waypoint.records import reading
+from waypoint.records.names import Names
+from waypoint.records.reading import PIECE
 
 
 def test_an_undo_reports_the_undone_operation(names: Names, history: History, tip: Capture) -> None:

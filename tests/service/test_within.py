@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.store.test_names_store import begin_and_end, capture_of, name_it, row_of
+from tests.records.test_names_store import begin_and_end, capture_of, name_it, row_of
 from waypoint.branch.undo import is_from_within
 from waypoint.capture.sealing import placed
 from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
+from waypoint.records.callers import asked_by
+from waypoint.records.names import Names
+from waypoint.records.reading import belongs_to
 from waypoint.service.inside import acts, serving
 from waypoint.service.inside.printed import Printed
 from waypoint.service.inside.serving import serve
@@ -19,9 +22,6 @@ from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
 from waypoint.session.birth.rights import MAX_LIVE, check_session_count
 from waypoint.session.restore import branch_of
-from waypoint.store.callers import asked_by
-from waypoint.store.names import Names
-from waypoint.store.reading import belongs_to
 
 WITHIN = Caller(branch="main")
 

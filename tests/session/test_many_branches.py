@@ -11,7 +11,7 @@ from tests.homes import Home, open_home
 from waypoint.client import Client
 from waypoint.model.ids import new_id
 from waypoint.model.records import Ref
-from waypoint.store.names import Names
+from waypoint.records.names import Names
 
 pytestmark = [pytest.mark.soak(part="timing"), pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from shellwrap.ring import Ring
+from tests.records.conftest import names as names
+from tests.records.test_names_store import row_of
 from tests.session.stage import Client, Stage
-from tests.store.conftest import names as names
-from tests.store.test_names_store import row_of
 from waypoint.model.paths import COMMAND_FILE, RING_FILE
 from waypoint.model.records import HOST_IDS
 from waypoint.session.live.subject import LiveSubject

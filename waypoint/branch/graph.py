@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from waypoint.model.records import Capture
-from waypoint.store.reading import PIECE, Link, Reader
+from waypoint.records.reading import PIECE, Link, Reader
 
 Item = TypeVar("Item")
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
-from waypoint.store.names import Names
+from waypoint.records.names import Names
 
 
 def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:

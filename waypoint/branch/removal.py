@@ -13,9 +13,9 @@ import msgspec
 
 from waypoint.capture.captures import Captures
 from waypoint.model.records import Capture, Operation
-from waypoint.store.change import Change
-from waypoint.store.names import Names
-from waypoint.store.reading import Link, Reader
+from waypoint.records.change import Change
+from waypoint.records.names import Names
+from waypoint.records.reading import Link, Reader
 
 VERB = "gc"
 

@@ -9,8 +9,8 @@ from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import StateConflict
 from waypoint.model.names import DEFAULT_BRANCH, in_order
 from waypoint.model.records import Aside, Aspect, Caller, Capture, Login, Operation, ProgramsLayer, Ref
-from waypoint.store.change import Change
-from waypoint.store.reading import Reader, belongs_to
+from waypoint.records.change import Change
+from waypoint.records.reading import Reader, belongs_to
 
 Act = Literal["end", "start", "restore"]
 

@@ -10,7 +10,7 @@ from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.model.paths import SHARED_MEMORY
 from waypoint.model.records import Tier
-from waypoint.store import callers
+from waypoint.records import callers
 from waypoint.upper.contract import NEXT_STEPS, mib
 
 MAX_OPEN_FILES = 500_000

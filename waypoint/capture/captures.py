@@ -1,6 +1,6 @@
 """The captures of a home. Only this package knows where a capture is stored and which upper tree belongs to it.
 
-The life of a capture: `take` makes it, the caller of `take` records it (`store/names`), `hold` keeps it on disk while
+The life of a capture: `take` makes it, the caller of `take` records it (`records/names`), `hold` keeps it on disk while
 it is read or restored, `drop` removes it. The files of an ended session become a capture, too (sealing.py).
 """
 
@@ -31,9 +31,9 @@ from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, P
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
 from waypoint.processes.respawn.manifest import Manifest
-from waypoint.store.change import Change
-from waypoint.store.names import Names
-from waypoint.store.reading import content_removed
+from waypoint.records.change import Change
+from waypoint.records.names import Names
+from waypoint.records.reading import content_removed
 from waypoint.upper.contract import NEXT_STEPS, Pool, Shares
 from waypoint.upper.placing import Where
 

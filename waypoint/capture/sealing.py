@@ -18,8 +18,8 @@ from waypoint.model.conditions import Degradation
 from waypoint.model.ids import new_id
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, EndReason, FilesLayer, LiveRow, Ref, ShellLayer, layers_of
-from waypoint.store.change import Change
-from waypoint.store.names import Names
+from waypoint.records.change import Change
+from waypoint.records.names import Names
 from waypoint.upper import layout
 from waypoint.upper.contract import Pool
 

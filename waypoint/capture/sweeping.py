@@ -1,8 +1,8 @@
 """The sweep of a home: it removes the left-overs of a crash, and keeps and reports strangers.
 
 A *stranger* is a thing (a capture, a tree, a session) that names.db does not know and that is no left-over;
-store/marks.py defines left-overs. A stranger may be the only copy of a user's data, if names.db was moved away, lost or
-replaced by an older copy. So it stays in its place, and is known again when its database is put back.
+records/marks.py defines left-overs. A stranger may be the only copy of a user's data, if names.db was moved away, lost
+or replaced by an older copy. So it stays in its place, and is known again when its database is put back.
 """
 
 import logging
@@ -12,15 +12,15 @@ from typing import Literal, NamedTuple
 
 from waypoint.model.errors import Failed, WaypointError
 from waypoint.model.facts import StrangerFacts
-from waypoint.store.marks import has_mark, put_mark
-from waypoint.store.names import Names
+from waypoint.records.marks import has_mark, put_mark
+from waypoint.records.names import Names
 
 log = logging.getLogger(__name__)
 
 
 class Inventory(NamedTuple):
     """The things of one kind in a home; the id of a thing is that of its capture or session. `place`: the folder with
-    the mark of the database (store/marks.py). `known`: the recorded ids. `ids`: lists the ids that exist. `path`,
+    the mark of the database (records/marks.py). `known`: the recorded ids. `ids`: lists the ids that exist. `path`,
     `remove`: return the path of a thing, and remove it.
     """
 

@@ -4,8 +4,8 @@ import contextlib
 
 from waypoint.linux.tasks import procfs
 from waypoint.model.records import Caller, Login
+from waypoint.records.callers import asked_by
 from waypoint.service.shapes import Peer
-from waypoint.store.callers import asked_by
 
 
 def serving(peer: Peer, branch: str | None) -> contextlib.AbstractContextManager[None]:

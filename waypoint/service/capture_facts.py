@@ -8,9 +8,9 @@ from waypoint.model.conditions import facts_of
 from waypoint.model.facts import CaptureFacts, LayerFacts
 from waypoint.model.records import Capture, ProcessesLayer, Standing
 from waypoint.model.times import iso_time
+from waypoint.records.reading import Reader
 from waypoint.session.birth.rights import MaySee
 from waypoint.session.session_facts import of_limits
-from waypoint.store.reading import Reader
 
 
 def of_all(names: Reader, captures: Sequence[Capture], sees: MaySee) -> list[CaptureFacts]:

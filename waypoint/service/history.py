@@ -24,6 +24,9 @@ from waypoint.model.names import DEFAULT_BRANCH
 from waypoint.model.records import Caller, Capture, Login, Operation, Ref
 from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
 from waypoint.model.times import iso_time
+from waypoint.records import callers
+from waypoint.records.names import Names
+from waypoint.records.reading import Reader
 from waypoint.service import capture_facts
 from waypoint.service.home import Home
 from waypoint.service.shapes import Pages
@@ -32,9 +35,6 @@ from waypoint.session.birth.users import user_name
 from waypoint.session.checkpoint import CheckpointOptions, LossConsent, checkpoint
 from waypoint.session.losses import kept_losses
 from waypoint.session.restore import restore, restore_files, restore_shell
-from waypoint.store import callers
-from waypoint.store.names import Names
-from waypoint.store.reading import Reader
 
 
 async def log(home: Home, query: LogQuery) -> Pages[CaptureFacts]:

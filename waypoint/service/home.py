@@ -35,6 +35,9 @@ from waypoint.model.ids import new_id
 from waypoint.model.paths import config_path, home_id, runtime_folder
 from waypoint.model.records import HOST_IDS, Capture, IdMap, SessionLimits
 from waypoint.model.times import iso_time
+from waypoint.records.failures import how_to_move_away
+from waypoint.records.names import Names
+from waypoint.records.reserve import Reserve
 from waypoint.service.background.events import Events
 from waypoint.service.background.growth import PoolWatch
 from waypoint.service.background.host_watch import HostWatch
@@ -48,9 +51,6 @@ from waypoint.session.registry import Registry, SessionChange
 from waypoint.setup import config as config_file
 from waypoint.setup import criu_find, vanished
 from waypoint.setup.trials import trial
-from waypoint.store.failures import how_to_move_away
-from waypoint.store.names import Names
-from waypoint.store.reserve import Reserve
 from waypoint.terminal.inside.spool import Answer
 from waypoint.upper.contract import PoolSizes
 from waypoint.upper.open_pool import has_pool, open_pool

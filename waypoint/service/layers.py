@@ -14,10 +14,10 @@ from waypoint.model.errors import NotAllowed, UsageProblem
 from waypoint.model.facts import GotLayerFacts
 from waypoint.model.records import AttachedLayer, Capture, User
 from waypoint.model.requests import LayerRequest
+from waypoint.records import callers
 from waypoint.service.home import Home
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import find_user
-from waypoint.store import callers
 
 _OWN_KINDS = frozenset(layer.kind for layer in NAMED)
 

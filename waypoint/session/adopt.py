@@ -15,6 +15,7 @@ from waypoint.model.facts import StrangerFacts
 from waypoint.model.ids import is_id
 from waypoint.model.records import LiveRow
 from waypoint.processes import tcp_repair
+from waypoint.records.marks import has_mark
 from waypoint.session.end import Sealed, end_unheld
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
@@ -22,7 +23,6 @@ from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.session.rewind import finish_interrupted, is_under_way, sweep_views
-from waypoint.store.marks import has_mark
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def inventories(resources: Resources) -> list[Inventory]:
         cgroups.end(places.cgroup_of(session))
 
     return [
-        # A cgroup cannot contain a mark (store/marks.py), so the mark in the runtime folder is valid for it, too.
+        # A cgroup cannot contain a mark (records/marks.py), so the mark in the runtime folder is valid for it, too.
         Inventory("processes", runtime, sessions, groups, places.cgroup_of, end),
         *resources.captures.inventories(rows),
         Inventory(

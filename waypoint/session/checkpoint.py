@@ -14,13 +14,13 @@ from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture, Reason, Ref, Tier
 from waypoint.processes.criu.causes import CriuFailed
+from waypoint.records.reading import Reader, belongs_to
 from waypoint.session.birth.rights import check_name
 from waypoint.session.end import Kept
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import LiveSubject, let_go_on
 from waypoint.session.registry import Registry
-from waypoint.store.reading import Reader, belongs_to
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ from waypoint.model.errors import UsageProblem
 from waypoint.model.names import excludes, parse_name
 from waypoint.model.records import Capture
 from waypoint.model.verbs import MAX_FORKS
+from waypoint.records.names import Names
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
 from waypoint.session.birth.rights import check_name, check_origin, restricted
 from waypoint.session.checkpoint import Prepare, capture_tip
@@ -14,7 +15,6 @@ from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry
 from waypoint.session.start import bring_up
-from waypoint.store.names import Names
 
 
 async def fork(

@@ -11,11 +11,11 @@ from waypoint.egress.router import Guest
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
 from waypoint.model.records import LiveRow
+from waypoint.records.callers import for_nobody
 from waypoint.session.end import Endings, Sealed
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.turns import Carried, Turns
-from waypoint.store.callers import for_nobody
 from waypoint.terminal.inside.spool import Answer
 
 log = logging.getLogger(__name__)

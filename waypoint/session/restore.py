@@ -18,6 +18,8 @@ from waypoint.model.errors import StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap, ProcessesLayer, ShellLayer
 from waypoint.processes import ports
+from waypoint.records import reading
+from waypoint.records.names import Names
 from waypoint.session.birth import birth as births
 from waypoint.session.birth import rights
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
@@ -31,8 +33,6 @@ from waypoint.session.losses import copy_losses, kept_losses
 from waypoint.session.registry import Registry
 from waypoint.session.rewind import noted, rewind_files
 from waypoint.session.start import bring_up
-from waypoint.store import reading
-from waypoint.store.names import Names
 from waypoint.terminal.exec.proof import prove
 from waypoint.terminal.shell.dump import ShellDump
 from waypoint.terminal.shell.putting_back import check_shell, parse_state, put_back, refuse

@@ -17,10 +17,10 @@ from waypoint.model.facts import LimitFacts, SessionFacts
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, SessionLimits, User
 from waypoint.model.times import iso_time
+from waypoint.records.names import Names
 from waypoint.session.birth.rights import MaySee
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
-from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
 

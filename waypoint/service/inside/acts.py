@@ -12,13 +12,13 @@ from waypoint.model.outcomes import HEADINGS, degraded_lines, replaced_lines, te
 from waypoint.model.rendering import stop_line
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
+from waypoint.records.reading import Reader
 from waypoint.service import captures, history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed, as_text
 from waypoint.session.birth.rights import check_session_count
 from waypoint.session.live.session import LiveSession
-from waypoint.store.reading import Reader
 
 MOST_NAMED = 1000
 """How many checkpoints of its branch a session may make: named captures are never removed by age."""

@@ -8,12 +8,12 @@ from waypoint.model.records import Caller
 from waypoint.model.verbs import COMPLETE, Given, Verb
 from waypoint.model.verbs.inside import HelpWanted, parse, wants_json
 from waypoint.model.verbs.table import BRANCHES, ONE_BRANCH
+from waypoint.records.callers import asked_by
 from waypoint.service.background.bugs import as_problem
 from waypoint.service.home import Home
 from waypoint.service.inside import acts, looks
 from waypoint.service.inside.printed import Printed
 from waypoint.session.live.session import LiveSession
-from waypoint.store.callers import asked_by
 from waypoint.terminal.inside.spool import Answer, refusal
 
 Inward = Callable[[Home, LiveSession, Given], Awaitable[Printed]]

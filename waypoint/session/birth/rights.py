@@ -1,5 +1,5 @@
-"""Permissions of the caller of a request (store/callers.py). root and the fully trusted user may do everything; another
-user may use only their own sessions and files; a process in a session gets no more than the session has.
+"""Permissions of the caller of a request (records/callers.py). root and the fully trusted user may do everything;
+another user may use only their own sessions and files; a process in a session gets no more than the session has.
 
 Every planned session passes `restricted`, so a capture, a fork or an undo gives no more than a start would.
 """
@@ -17,10 +17,10 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import NotAllowed, StateConflict, UsageProblem
 from waypoint.model.paths import spelled
 from waypoint.model.records import NOBODY, Bind, Ref, SessionLimits, Setting, User
+from waypoint.records import callers
+from waypoint.records.names import Names
 from waypoint.session.birth.users import find_user, user_name
 from waypoint.session.live.resources import Resources
-from waypoint.store import callers
-from waypoint.store.names import Names
 
 MAX_LIVE = 256
 """Live sessions of a caller who is neither root nor fully trusted."""

@@ -12,8 +12,8 @@ from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.launcher_link import Launcher
 from waypoint.model.records import Capture
+from waypoint.records.names import Names
 from waypoint.session.live.pending_records import PendingRecords
-from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.records import Aside, Aspect, Capture, LiveRow, Move, Operation, Ref, Standing, StoreIdentity
-from waypoint.store import callers
-from waypoint.store.reading import Execute, Reader
+from waypoint.records import callers
+from waypoint.records.reading import Execute, Reader
 
 
 class Change(Reader):

@@ -8,7 +8,7 @@ import msgspec
 
 from waypoint.model.errors import StoreDamaged
 from waypoint.model.ids import random_hex
-from waypoint.store.failures import damaged, sqlite_errors
+from waypoint.records.failures import damaged, sqlite_errors
 
 FIRST = 2
 """The earliest format that can be migrated: no homes with earlier ones exist."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from tests.records.test_names_store import begin, capture_of, end, name_it, row_of
 from waypoint.model.errors import StoreDamaged
 from waypoint.model.records import Capture
-from waypoint.store.names import Names
+from waypoint.records.names import Names
 
 DAMAGES = [b'{"id": "', b"[]", b'{"id": "\xff\xfe"}', b""]
 READS: dict[str, tuple[str, str, Callable[[Names, Capture], object]]] = {

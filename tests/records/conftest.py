@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.store.names import Names
+from waypoint.records.names import Names
 
 
 @pytest.fixture

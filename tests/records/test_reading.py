@@ -11,15 +11,15 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from tests.store.test_names_store import begin, begin_and_end, capture_of, name_it, row_of
+from tests.records.test_names_store import begin, begin_and_end, capture_of, name_it, row_of
 from tests.waiting import DEADLINE_S
 from waypoint.branch.graph import in_pieces, limited, walk_back
 from waypoint.model.errors import Failed, StoreDamaged
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, Ref, Standing
-from waypoint.store.change import Change
-from waypoint.store.names import Names
-from waypoint.store.reading import PIECE
+from waypoint.records.change import Change
+from waypoint.records.names import Names
+from waypoint.records.reading import PIECE
 
 Found = TypeVar("Found")
 

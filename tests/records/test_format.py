@@ -18,8 +18,8 @@ import pytest
 from waypoint.branch import undo
 from waypoint.model.errors import Failed, StateConflict, StoreDamaged
 from waypoint.model.records import Operation, Standing
-from waypoint.store import format
-from waypoint.store.names import Names
+from waypoint.records import format
+from waypoint.records.names import Names
 
 KEPT = Path(__file__).parent / "kept"
 SAID: dict[str, Any] = json.loads((KEPT / "names-2.json").read_text())
@@ -245,8 +245,8 @@ def test_a_migrated_file_opens_again(kept: Path) -> None:
 _CRASH = """
 import os, signal, sys
 from pathlib import Path
-from waypoint.store import format
-from waypoint.store.names import Names
+from waypoint.records import format
+from waypoint.records.names import Names
 step = format.MIGRATIONS[2]
 def crash(db):
     step(db)

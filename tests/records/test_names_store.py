@@ -14,7 +14,7 @@ from waypoint.branch.refs import rename
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, FilesLayer, LiveRow, Operation, Ref, Setting, User, layers_of
-from waypoint.store.names import Names
+from waypoint.records.names import Names
 
 USER = User(name="ann", uid=1000, gid=1000, groups=[1000], home="/home/ann", shell="/bin/bash")
 SETTING = Setting(base="/", binds=[], net="private", user=USER, cwd="/", env={}, command=[])
@@ -239,8 +239,8 @@ def test_a_failing_listener_does_not_undo_a_committed_change(names: Names, caplo
 _WRITER = """
 import sys
 from pathlib import Path
-from tests.store.test_names_store import begin, capture_of, end, row_of
-from waypoint.store.names import Names
+from tests.records.test_names_store import begin, capture_of, end, row_of
+from waypoint.records.names import Names
 names = Names(Path(sys.argv[1]))
 number = 0
 while True:

@@ -11,7 +11,7 @@ from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, Usag
 from waypoint.model.ids import is_id, is_id_prefix
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, LiveRow, Operation, Ref, Standing, StoreIdentity
-from waypoint.store.failures import damaged_record
+from waypoint.records.failures import damaged_record
 
 PIECE = 64
 """Rows per query of a listing that may be long."""

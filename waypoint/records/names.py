@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from waypoint.model.records import Operation
-from waypoint.store.change import Change
-from waypoint.store.connections import ReadConnections, open_writer
-from waypoint.store.failures import sqlite_errors
-from waypoint.store.reading import Reader
-from waypoint.store.reserve import Reserve
+from waypoint.records.change import Change
+from waypoint.records.connections import ReadConnections, open_writer
+from waypoint.records.failures import sqlite_errors
+from waypoint.records.reading import Reader
+from waypoint.records.reserve import Reserve
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.corner import corner as corner
 from tests.upper.pool_homes import fill
 from waypoint.model.errors import Failed, StoreDamaged
-from waypoint.store.names import Names
+from waypoint.records.names import Names
 
 needs_root = [pytest.mark.privileged, pytest.mark.requires("root")]
 KIB = 1 << 10

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from waypoint.model.errors import StoreDamaged
-from waypoint.store.failures import damaged, sqlite_errors
-from waypoint.store.format import bring_up_to_date
+from waypoint.records.failures import damaged, sqlite_errors
+from waypoint.records.format import bring_up_to_date
 
 CACHE_KIB = 512
 
