@@ -9,9 +9,9 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from waypoint.capture.layers.layer import Area, Part, Taking
+from waypoint.capture.layers.layer import Area, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.pause import Pause
@@ -132,6 +132,7 @@ def drop_layers(area: Area, capture_id: str, layers: Layers | None = None) -> No
 
 
 def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_ONLY) -> Capture:
+    """Prepare all parts while the session runs, freeze it, and capture. If a step fails, every part is cancelled."""
     options, facts = taking.options, taking.subject.facts
     taking.area.hot.make(taking.capture_id)
     layers = [layer for layer in LAYERS if tier in layer.tiers]
@@ -147,7 +148,15 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
             files_changed=False,
         )
         parts = [layer.part(taking) for layer in layers]
-        with _standing_still(parts, pause, for_dump=tier == "live"):
+        with contextlib.ExitStack() as cancelling:
+            for part in reversed(parts):
+                cancelling.callback(part.cancel)
+            for part in parts:
+                part.prepare()
+            pause.announce()
+            for part in parts:
+                part.ready()
+            pause.begin(for_dump=tier == "live")
             for part in reversed(parts):
                 part.begin()
             clock, folder = time.clock_gettime(time.CLOCK_BOOTTIME), _folder_of(taking.subject)
@@ -155,6 +164,7 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
                 part.finish()
             for part in parts:
                 part.release()
+            cancelling.pop_all()
         if options.keep_frozen:
             pause.stop_clock()
         else:
@@ -177,22 +187,6 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
         )
         moving.pop_all()
     return capture
-
-
-@contextlib.contextmanager
-def _standing_still(parts: Sequence[Part], pause: Pause, *, for_dump: bool) -> Iterator[None]:
-    """Prepare all parts, then freeze the session. If this or the `with` block fails, cancel every part."""
-    with contextlib.ExitStack() as cancelling:
-        for part in reversed(parts):
-            cancelling.callback(part.cancel)
-        for part in parts:
-            part.prepare()
-        pause.announce()
-        for part in parts:
-            part.ready()
-        pause.begin(for_dump=for_dump)
-        yield
-        cancelling.pop_all()
 
 
 def _folder_of(subject: Subject) -> str:
