@@ -1,8 +1,4 @@
-"""Interfaces, addresses and routes of a network namespace, by messages to the kernel (rtnetlink(7)).
-
-Waypoint needs only five kinds of messages, which are made here without a library: importing pyroute2 takes longer than
-starting a session.
-"""
+"""Interfaces, addresses and routes of a network namespace, by messages to the kernel (rtnetlink(7))."""
 
 import os
 import socket
@@ -12,14 +8,13 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# linux/netlink.h, linux/rtnetlink.h, linux/if_link.h, linux/veth.h, linux/if_addr.h
-_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+from waypoint.linux.net import netlink
+from waypoint.linux.net.netlink import attribute
+
+# linux/rtnetlink.h, linux/if_link.h, linux/veth.h, linux/if_addr.h
 _LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
 _ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
-_ATTRIBUTE = struct.Struct("=HH")  # struct rtattr
-_REQUEST, _ACK, _REPLACE, _EXCL, _DUMP, _CREATE = 0x1, 0x4, 0x100, 0x200, 0x300, 0x400
-_ERROR, _DONE = 2, 3
 _NEWLINK, _GETLINK, _NEWADDR, _GETADDR, _NEWROUTE = 16, 18, 20, 22, 24
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK = 1, 3, 4, 5
 _IFLA_OPERSTATE, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 16, 18, 28
@@ -30,8 +25,7 @@ _RTA_DST, _RTA_OIF, _RTA_PREFSRC = 1, 4, 7
 _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_LINK, _SCOPE_UNIVERSE = 254, 4, 253, 0
 _UNICAST, _UNREACHABLE = 1, 7
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
-_MOST_OF_ANSWER = 1 << 16
-_MOST_AT_ONCE = 64  # messages in one call: the socket's buffer can hold some 250 answers, and the kernel drops more
+_BATCH = 64  # messages. The kernel drops answers that do not fit in the socket's buffer, which holds about 250.
 _RTMGRP_ADDRESSES = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
 
 UP_S = 5.0
@@ -63,19 +57,19 @@ def add_address(interface: int, network: Prefix) -> bytes:
     """
     address = network.address
     body = _ADDRESS.pack(network.family, network.bits, _IFA_F_NODAD, 0, interface)
-    body += _attribute(_IFA_LOCAL, address) + _attribute(_IFA_ADDRESS, address)
-    return _message(_NEWADDR, _CREATE | _REPLACE, body)
+    body += attribute(_IFA_LOCAL, address) + attribute(_IFA_ADDRESS, address)
+    return netlink.request(_NEWADDR, netlink.CREATE | netlink.REPLACE, body)
 
 
 def bring_up(interface: int) -> bytes:
     """The message that brings an interface up."""
-    return _message(_NEWLINK, 0, _LINK.pack(0, 0, interface, _IFF_UP, _IFF_UP))
+    return netlink.request(_NEWLINK, 0, _LINK.pack(0, 0, interface, _IFF_UP, _IFF_UP))
 
 
 def add_route(to: Prefix, interface: int, source: Prefix | None = None) -> bytes:
     """The message that adds the route to `to` through an interface, or replaces the present route to `to`."""
-    attributes = _attribute(_RTA_OIF, struct.pack("=I", interface))
-    attributes += _attribute(_RTA_PREFSRC, source.address) if source is not None else b""
+    attributes = attribute(_RTA_OIF, struct.pack("=I", interface))
+    attributes += attribute(_RTA_PREFSRC, source.address) if source is not None else b""
     return _route(to, _UNICAST, attributes)
 
 
@@ -87,8 +81,8 @@ def refuse(to: Prefix) -> bytes:
 def _route(to: Prefix, kind: int, attributes: bytes) -> bytes:
     scope = _SCOPE_LINK if kind == _UNICAST else _SCOPE_UNIVERSE
     body = _ROUTE.pack(to.family, to.bits, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, scope, kind, 0)
-    body += _attribute(_RTA_DST, to.address) if to.bits else b""
-    return _message(_NEWROUTE, _CREATE | _REPLACE, body + attributes)
+    body += attribute(_RTA_DST, to.address) if to.bits else b""
+    return netlink.request(_NEWROUTE, netlink.CREATE | netlink.REPLACE, body + attributes)
 
 
 class PairEnd(NamedTuple):
@@ -105,21 +99,23 @@ def add_veth(own: PairEnd, peer: PairEnd, peer_namespace: int, hardware: bytes, 
     """
 
     def end(one: PairEnd, namespace: bytes = b"") -> bytes:
-        name = _attribute(_IFLA_IFNAME, one.name.encode() + b"\0") + _attribute(_IFLA_ADDRESS, hardware)
+        name = attribute(_IFLA_IFNAME, one.name.encode() + b"\0") + attribute(_IFLA_ADDRESS, hardware)
         return (
             _LINK.pack(0, 0, one.number, _IFF_NOARP, _IFF_NOARP)
             + name
-            + _attribute(_IFLA_MTU, struct.pack("=I", mtu))
+            + attribute(_IFLA_MTU, struct.pack("=I", mtu))
             + namespace
         )
 
-    other = end(peer, _attribute(_IFLA_NET_NS_FD, struct.pack("=i", peer_namespace)))
-    veth = _attribute(_INFO_KIND, b"veth\0") + _attribute(_INFO_DATA, _attribute(_VETH_PEER, other))
-    return _message(_NEWLINK, _CREATE | _EXCL, end(own) + _attribute(_IFLA_LINKINFO, veth))
+    other = end(peer, attribute(_IFLA_NET_NS_FD, struct.pack("=i", peer_namespace)))
+    veth = attribute(_INFO_KIND, b"veth\0") + attribute(_INFO_DATA, attribute(_VETH_PEER, other))
+    return netlink.request(_NEWLINK, netlink.CREATE | netlink.EXCL, end(own) + attribute(_IFLA_LINKINFO, veth))
 
 
 class RouteSocket:
-    """A socket for messages to the network namespace in which the calling thread creates it. Use it with `with`."""
+    """A socket for messages to the network namespace in which it is created; other threads can use it too. Use it with
+    `with`.
+    """
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
@@ -135,8 +131,8 @@ class RouteSocket:
         executed; then the OSError of the first failed message is raised.
         """
         batch, failed = list(messages), 0
-        for place in range(0, len(batch), _MOST_AT_ONCE):
-            found = self._do(batch[place : place + _MOST_AT_ONCE])
+        for place in range(0, len(batch), _BATCH):
+            found = self._do(batch[place : place + _BATCH])
             failed = failed or found
         if failed:
             raise OSError(failed, os.strerror(failed))
@@ -148,22 +144,17 @@ class RouteSocket:
         self._socket.send(b"".join(batch))
         failed, left = 0, len(batch)
         while left:
-            for kind, body in _parts(self._socket.recv(_MOST_OF_ANSWER)):
-                if kind == _ERROR:
+            for kind, body in netlink.received(self._socket):
+                if kind == netlink.ERROR:
                     left -= 1
                     failed = failed or -struct.unpack_from("=i", body)[0]
         return failed
 
     def addresses(self) -> list[bytes]:
         """The addresses of all interfaces, four or sixteen bytes each."""
-        self._socket.send(_HEADER.pack(_HEADER.size + _ADDRESS.size, _GETADDR, _REQUEST | _DUMP, 0, 0) + bytes(8))
-        found: list[bytes] = []
-        while True:
-            for kind, body in _parts(self._socket.recv(_MOST_OF_ANSWER)):
-                if kind in (_DONE, _ERROR):
-                    return found
-                attributes = dict(_attributes(body[_ADDRESS.size :]))
-                found.append(attributes.get(_IFA_LOCAL) or attributes[_IFA_ADDRESS])
+        bodies = netlink.dump(self._socket, _GETADDR, bytes(_ADDRESS.size))
+        found = [netlink.attributes(body[_ADDRESS.size :]) for body in bodies]
+        return [one.get(_IFA_LOCAL) or one[_IFA_ADDRESS] for one in found]
 
     def other_end(self, interface: int) -> int | None:
         """The index of the interface at the other end of a pair; None if there is no interface with this index."""
@@ -181,13 +172,13 @@ class RouteSocket:
             time.sleep(0.001)
 
     def _link(self, interface: int) -> dict[int, bytes] | None:
-        self._socket.send(_message(_GETLINK, 0, _LINK.pack(0, 0, interface, 0, 0)))
+        self._socket.send(netlink.request(_GETLINK, 0, _LINK.pack(0, 0, interface, 0, 0)))
         found = None
         while True:
-            for kind, body in _parts(self._socket.recv(_MOST_OF_ANSWER)):
-                if kind == _ERROR:  # error 0 marks the end of the answer
+            for kind, body in netlink.received(self._socket):
+                if kind == netlink.ERROR:  # error 0 marks the end of the answer
                     return found
-                found = dict(_attributes(body[_LINK.size :]))
+                found = netlink.attributes(body[_LINK.size :])
 
 
 def address_changes() -> socket.socket:
@@ -199,29 +190,3 @@ def address_changes() -> socket.socket:
     )
     found.bind((0, _RTMGRP_ADDRESSES))
     return found
-
-
-def _message(kind: int, flags: int, body: bytes) -> bytes:
-    return _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _ACK | flags, 0, 0) + body
-
-
-def _attribute(kind: int, content: bytes) -> bytes:
-    size = _ATTRIBUTE.size + len(content)
-    return _ATTRIBUTE.pack(size, kind) + content + bytes(-size % 4)
-
-
-def _parts(answer: bytes) -> Iterable[tuple[int, bytes]]:
-    """Kind and body of each message in `answer`."""
-    place = 0
-    while place < len(answer):
-        size, kind, *_ = _HEADER.unpack_from(answer, place)
-        yield kind, answer[place + _HEADER.size : place + size]
-        place += size + -size % 4
-
-
-def _attributes(content: bytes) -> Iterable[tuple[int, bytes]]:
-    place = 0
-    while place < len(content):
-        size, kind = _ATTRIBUTE.unpack_from(content, place)
-        yield kind, content[place + _ATTRIBUTE.size : place + size]
-        place += size + -size % 4

@@ -8,19 +8,17 @@ import struct
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from waypoint.linux.net import netns
+from waypoint.linux.net import netlink, netns
 from waypoint.linux.tasks import pidfd
 
 _TABLES = (("tcp", "tcp"), ("tcp", "tcp6"), ("udp", "udp"), ("udp", "udp6"))
 _UNCONNECTED = "01"
 _SIOCUNIXFILE = 0x89E0  # linux/un.h
-_NETLINK_SOCK_DIAG, _BY_FAMILY, _DUMP_REQUEST = 4, 20, 0x301  # linux/sock_diag.h, linux/netlink.h
-_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_NETLINK_SOCK_DIAG, _BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
 _REQUEST = struct.Struct("=BBBBI")  # the beginning of struct inet_diag_req_v2
 _SOCKET_ID_BYTES = 48
 _PORT, _QUEUE = struct.Struct("!4xH"), struct.Struct("=56xI8xI")  # of struct inet_diag_msg
 _PROTOCOLS = {"tcp": (socket.IPPROTO_TCP, 1 << 10), "udp": (socket.IPPROTO_UDP, 0xFFF)}  # those that listen; all
-_MOST_OF_ANSWER = 1 << 16
 
 
 class InetSocket(NamedTuple):
@@ -101,18 +99,12 @@ def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) ->
 
 
 def dump(table: socket.socket, family: int, protocol: int, states: int) -> Iterator[tuple[bytes, int]]:
-    """The struct inet_diag_msg and the inode of each socket in one of `states` (a bit mask)."""
+    """The struct inet_diag_msg and the inode of each socket in one of `states` (a bit mask). Yields nothing if the
+    kernel lacks the protocol.
+    """
     request = _REQUEST.pack(family, protocol, 0, 0, states) + bytes(_SOCKET_ID_BYTES)
-    table.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP_REQUEST, 0, 0) + request)
-    while True:
-        answer, place = table.recv(_MOST_OF_ANSWER), 0
-        while place < len(answer):
-            size, kind, *_ = _HEADER.unpack_from(answer, place)
-            if kind != _BY_FAMILY:  # the end, or an error, for example if the kernel lacks this protocol
-                return
-            body = answer[place + _HEADER.size : place + size]
-            yield body, _QUEUE.unpack_from(body)[1]
-            place += size + -size % 4
+    for body in netlink.dump(table, _BY_FAMILY, request):
+        yield body, _QUEUE.unpack_from(body)[1]
 
 
 def shares_network(pid: int) -> bool:
