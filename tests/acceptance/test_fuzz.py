@@ -36,7 +36,7 @@ GROWN_BYTES = 48 << 20
 
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[Home]:
-    """A home with two sessions: `evil` is attacked or attacks, `good` must keep working."""
+    """A home with two sessions. The tests send malformed input to or from `evil`; `good` must keep working."""
     with open_home("fuzz") as home:
         for branch in ("evil", "good"):
             home.must("shell", branch, "-d", "--user", "root")

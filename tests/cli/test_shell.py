@@ -236,9 +236,9 @@ def test_options_that_a_running_session_does_not_have_are_refused(home: Home, tm
     for name, words in others.items():
         done = home.cli("shell", "live", "-d", *words)
         assert (done.code, done.stdout) == (4, ""), name
-        assert f"it has a running session, with another {name}\n" in done.stderr
+        assert f"it has a running session with a different {name}\n" in done.stderr
     both = home.cli("shell", "live", "-d", "--net", "private", "--disk", "50M")
-    assert "with another --disk and --net\n" in both.stderr
+    assert "with a different --disk and --net\n" in both.stderr
     home.must("stop", "live", "--discard")
 
 

@@ -104,7 +104,7 @@ def test_operations_from_the_session_on_main_belong_to_the_caller(home: Home, br
 
 
 def test_undo_without_an_operation_left_advises_to_choose_a_number(home: Home, branch: str) -> None:
-    found = last(home)  # the start of the session
+    found = last(home)  # the operation that started the session
     refused = home.cli("undo", "-b", "nothing-here")
     assert (refused.code, refused.stdout) == (4, "")
     assert "of branch nothing-here: no operation is left" in refused.stderr

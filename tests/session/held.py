@@ -41,7 +41,7 @@ def dev_tty() -> int:
 
 
 def received() -> tuple[int, int]:
-    """Return a connection with the host, and the file received through it."""
+    """Connect to the socket OUTSIDE. Return the connection and the descriptor of the file that its listener sent."""
     made = socket.socket(socket.AF_UNIX)
     made.connect(OUTSIDE)
     _, ((_, _, sent),), _, _ = made.recvmsg(1, 100)

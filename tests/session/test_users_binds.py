@@ -1,6 +1,6 @@
 """Users whom root has allowed to use a home may bind the folders that they can use on the host, with their own rights.
 
-A home that trusts its user fully shows that the refused binds work there.
+The binds that are refused in such a home are allowed in a home that trusts its user fully.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""Runs a workload: sends it words, captures it while it works, forks it twice, restores it in place, and compares each
-copy with the expectations in the workload's row.
+"""Runs one workload: starts its program, passes words to it, captures the session, forks it twice, and restores it in
+place. After each step, checks that the program still knows its words, as its `Workload` record says.
 """
 
 import contextlib

@@ -69,17 +69,18 @@ def remove(
     since: float,
     limit: int | None = None,
 ) -> list[Capture]:
-    """Record captures that nothing keeps as removed, the oldest first, at most `limit` (None: all); captures that are
-    held stay. One transaction with an entry in the operation log. With a `limit`, operations lose their undo only if
-    captures are removed.
+    """Record the oldest captures that nothing keeps as removed, at most `limit` (None: all), and return them.
 
-    The survey is made before the transaction, since a transaction keeps all others from writing. It is repeated inside
-    the transaction if the log has a new entry by then: everything that the survey reads changes only with an entry, or
-    by a removal, and only one removal runs at a time.
+    Writes one transaction, with an entry in the operation log. Operations before `since` can no longer be undone
+    afterwards, unless there is a `limit` and no capture was removed. Raises Failed if the transaction cannot be
+    written; then nothing has changed.
 
-    Returns the captures; the caller removes them from disk (`Captures.drop`). If the caller is killed before, the next
-    daemon does. Raises Failed if the record cannot be written; then nothing has changed.
+    The caller removes the captures' content from disk (`Captures.drop`). If the caller is killed before that, the next
+    daemon removes it.
     """
+    # The survey is made before the transaction, since a transaction blocks all other writers. If the log has a new
+    # entry by then, the survey is repeated inside. All data that a survey reads changes only with a log entry or by a
+    # removal, and only one removal runs at a time.
     last = names.last_number()
     found = survey(names, since)
     with captures.removing() as take, names.change(VERB) as change:

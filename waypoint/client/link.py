@@ -28,7 +28,7 @@ def ask(home: str, method: str, target: str, body: object = None, *, may_repeat:
     """Send one request and return its decoded answer.
 
     `may_repeat`: whether the request is sent again to the next daemon if this one dies before it answers. Raises the
-    daemon's error, HostLacks as `open_channel`, or Failed if there was no answer.
+    daemon's error, Failed if there was no answer, or the errors of `reach`.
     """
     return ask_status(home, method, target, body, may_repeat=may_repeat)[1]
 
@@ -65,7 +65,7 @@ def quote_branch(branch: str) -> str:
 
 def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
     next_step = f"check whether the request was carried out: {spelled(home, 'op', 'log')}"
-    if method == "GET":  # it changes nothing
+    if method == "GET":  # such a request changes nothing, so the operation log does not help
         next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
     return Failed("get an answer to", f"{method} {target}", str(cut), next_step, code="connection-lost")
 
@@ -73,7 +73,7 @@ def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
 def reach(home: str, act: "Callable[[str], T]") -> "T":
     """Call `act` with the path of the daemon's socket. If no daemon listens, start one and call `act` again.
 
-    Raises HostLacks as `open_channel`, or Failed if no daemon stays up.
+    Raises HostLacks if no daemon can be started or this user may not use it, Failed if each started daemon exits.
     """
     path = socket_path(home)
     for attempt in range(1, START_ATTEMPTS + 1):

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BRANCH_HEADER = "Waypoint-Branch"
-MAX_PAYLOAD_BYTES = 1 << 20  # of one frame, either way
+MAX_PAYLOAD_BYTES = 1 << 20  # the maximum payload of one frame, in both directions
 MAX_HEAD_BYTES = 1 << 16
 MAX_CHUNK_LINE_BYTES = 256
 RECEIVE_BYTES = 1 << 18  # the most bytes of one recv: more than a socket's default buffer can contain
 _HEAD_END = b"\r\n\r\n"
-_PREFIX_BYTES = 5  # of a frame: kind and length
+_PREFIX_BYTES = 5  # each frame begins with its kind (one byte) and the length of its payload (four bytes)
 _STREAMED = b"oe"  # kinds of frames that are passed on piece by piece, all others as a whole
 _SO_MEMINFO = 55  # linux/asm-generic/socket.h; _socket lacks it
 Socket = _socket.socket

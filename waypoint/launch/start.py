@@ -25,7 +25,7 @@ from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import wait_entered
 from waypoint.model.paths import RUN_FOLDER
 
-MOST_TERMINALS = 64  # in one session; with 256, twelve sessions could use all terminals of the machine
+MOST_TERMINALS = 64  # the limit for one session; with 256, twelve sessions could use all terminals of the machine
 GROUP_MAX = 2**31 - 1  # the highest group id that net.ipv4.ping_group_range accepts
 
 

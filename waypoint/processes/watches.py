@@ -26,8 +26,8 @@ MOST_WATCHES = 20_000
 """The most watched files of a session. Each file takes CRIU microseconds while the session is frozen, and more if many
 files are in the same one of CRIU's 32 hash buckets.
 """
-_MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list, whose lines have 150 to 330 bytes
-_MOST_SEARCHED = 20_000  # entries of an upper layer
+_MOST_BYTES = MOST_WATCHES * 400  # how much of the kernel's list is read; its lines have 150 to 330 bytes
+_MOST_SEARCHED = 20_000  # how many entries of an upper layer are searched
 _NEAR = 2  # levels below an overlay's root in which a folder of an unknown layer is searched for
 _NEXT_STEP = "end the process, or make it stop watching files"
 _INOTIFY = "anon_inode:inotify"

@@ -178,8 +178,8 @@ class Reader:
         return found
 
     def check_new(self, name: str, kind: str) -> None:
-        """As `check_free`, for a name that a user has chosen. Raises UsageProblem if the name looks like a whole id,
-        StateConflict also if the name is the beginning of a capture's id, which then could not be found by it.
+        """Check a new name that a user has chosen. Raises UsageProblem if the name looks like a whole id, StateConflict
+        if `check_free` does or if a capture's id begins with the name: that prefix would no longer find the capture.
         """
         on = f"{kind} {name}"
         if is_id(name):
@@ -211,7 +211,7 @@ class Reader:
             raise StateConflict("create", on, said, "choose another name", code="name-taken")
 
     def resolve(self, text: str) -> Capture:
-        """As `find`. Raises UnknownName also if the capture's content was removed."""
+        """Return the capture that `find` finds. Raises UnknownName if there is none or its content was removed."""
         capture = self.find(text)
         if self.standing(capture.id).removed:
             raise content_removed(capture.id)

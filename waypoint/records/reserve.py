@@ -46,7 +46,7 @@ class Reserve:
         """
         if not self._is_short:
             return
-        with contextlib.suppress(OSError):  # the next call makes the rest
+        with contextlib.suppress(OSError):  # the next call makes the files that are still missing
             if not self._has_plenty():
                 return
             if self._folder.is_file():  # made by an earlier version of Waypoint

@@ -14,7 +14,7 @@ def serving(peer: Peer, branch: str | None) -> contextlib.AbstractContextManager
 
 
 def showing(peer: Peer) -> contextlib.AbstractContextManager[None]:
-    """As `serving`, for requests that write nothing to the operation log: does not look up the peer's login."""
+    """Make `peer` the caller, without login and branch: for requests that write nothing to the operation log."""
     return asked_by(Caller(uid=peer.uid))
 
 

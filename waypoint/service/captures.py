@@ -26,9 +26,10 @@ async def checkpoint(home: Home, branch: str, request: CheckpointRequest) -> Che
 
 
 async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, within: bool) -> CheckpointFacts:
-    """As `checkpoint`. `within`: the caller is a process of the session.
+    """Capture the session on `branch` like `checkpoint`. `within`: the caller is a process of the session.
 
-    Raises UnknownName, StateConflict (not live, name taken), CannotCapture (tier), Failed.
+    Raises UnknownName, StateConflict (the session is not live, or the name is taken), CannotCapture (the processes
+    cannot be captured with the requested tier), Failed.
     """
     begin = time.monotonic()
     tier = None if request.tier == "auto" else request.tier
@@ -92,7 +93,7 @@ def _exchanged(done: restoring.Exchanged | None) -> ExchangedFacts | None:
 
 
 async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:
-    """As `restore`, on the branch that the capture was taken on; if `request.name` is a branch, on this branch."""
+    """Restore the capture on the branch on which it was taken; if `request.name` is a branch, on this branch."""
     return await restore(home, restoring.branch_of(home.names, request.name), request)
 
 

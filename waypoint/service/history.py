@@ -100,7 +100,7 @@ async def operations(home: Home, query: OperationsQuery) -> Pages[OperationFacts
 
 
 def operations_of(home: Home, branch: str) -> Pages[OperationFacts]:
-    """As `operations`, only the entries that processes of the session on `branch` may see."""
+    """The entries of the operation log that processes of the session on `branch` may see, the newest first."""
     is_wanted = functools.partial(is_from_within, home.names, branch=branch)
     return _iter_operations(home, None, is_wanted)
 
@@ -177,7 +177,7 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
 
 
 def _plan(names: Reader, operation: Operation) -> Plan:
-    """As `undo.plan`. The error says which operation has moved a name since."""
+    """Plan the undo of `operation`. If a later operation has moved one of its names, the error names that operation."""
 
     def moved(name: str) -> str:
         last = names.last_to_undo(lambda one: name in one.moves)

@@ -1,4 +1,4 @@
-"""`gc`: removing what nothing keeps, on request and when the disk runs short."""
+"""`gc`: removing captures that nothing keeps and files of unknown origin, on request and when the disk runs short."""
 
 import asyncio
 import contextlib

@@ -26,7 +26,7 @@ HOOKS_S = 10.0
 _FOLDER = "etc/waypoint/hooks"
 _MOST_LOOKED_AT = 1024
 _MOST = 64  # hooks of one moment; further hooks are reported and not run
-_MOST_SAID_BYTES = 200  # of a hook's output that the report quotes
+_MOST_SAID_BYTES = 200  # how much of a failed hook's output the report quotes
 
 Moment = Literal["pre-checkpoint", "post-checkpoint", "post-restore"]
 

@@ -1,4 +1,4 @@
-"""What a capture or a restored session lacks. All verbs report the same degradations."""
+"""Degradations: lists of the things that a capture or a restored session lacks. All verbs report the same ones."""
 
 import msgspec
 

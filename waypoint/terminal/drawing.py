@@ -59,7 +59,10 @@ class Undrawn:
         return data[:shown]
 
     def finish(self) -> bytes:
-        """Return the bytes to show from those that were kept. Call this when the editor has drawn the whole line."""
+        """Return the bytes that `feed` kept, without the drawing if it is complete.
+
+        Call this when the editor has drawn the whole line.
+        """
         held, self._held, self._is_over = self._held, b"", True
         place = _find(held)
         return held if place.end is None else _without(held, place.start, place.end)

@@ -67,7 +67,7 @@ class LoopPool(BtrfsPool):
 
     @contextlib.contextmanager
     def _resizing(self) -> Iterator[None]:
-        """Hold the lock during the `with` block. Interrupts a running compaction; what it has moved stays moved."""
+        """Hold the lock during the `with` block. Interrupts a running compaction; moved data stays moved."""
         while not self._lock.acquire(timeout=_RETRY_S):
             if self._is_compacting:
                 self._is_broken_off = True

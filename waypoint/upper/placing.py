@@ -1,6 +1,6 @@
 """Placing new files in the upper tree of a session that has not started.
 
-What is in the tree was written by an earlier session, and is hostile: links are not followed.
+The content of the tree was written by an earlier session and may be hostile, so links are not followed.
 """
 
 import contextlib

@@ -63,8 +63,10 @@ class ShellPart(Part):
 
 
 def ask_shell_with_space(pool: Pool, subject: Subject) -> ShellLayer | None:
-    """As `Subject.ask_shell`. If the shell could not write its state at its last prompt, the session's disk limit is
-    raised by ROOM_BYTES meanwhile, so that there is space unless the session takes that, too.
+    """Ask the shell for its state (`Subject.ask_shell`).
+
+    If the shell could not write its state at its last prompt, the session's disk limit is raised by ROOM_BYTES during
+    the call. The session's other programs may use up that space, too.
     """
     facts = subject.facts
     most_bytes = facts.setting.limits.disk

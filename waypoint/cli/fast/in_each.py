@@ -21,7 +21,7 @@ from waypoint.client.quoting import exec_text
 from waypoint.model.errors import WaypointError
 
 EXIT_ONE_FAILED = 1
-_COLOURS = (36, 33, 32, 35, 34, 31)  # of the terminal's own palette
+_COLOURS = (36, 33, 32, 35, 34, 31)  # SGR codes of foreground colours
 Sink = Callable[[str, bytes], None]
 """Is called with the branch of a fork and a piece of its output; with b"" at the end of the output."""
 

@@ -16,7 +16,7 @@ class LowerCheck:
     """A callable that returns why a mount cannot be a lower layer, or "" if it can. Each mount is tried once."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: where two empty folders are made. The caller must be in the daemon's mount namespace."""
+        """`folder`: a folder for the trial mounts. The caller must be in the daemon's mount namespace."""
         self._place = folder / "probe"
         self._empty = folder / "probe-empty"
         self._known: dict[MountRecord, str] = {}

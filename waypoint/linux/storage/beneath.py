@@ -161,8 +161,9 @@ class MountPlace(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[str]:
-        """As `opened_fd`, but yields the descriptor's name. An OSError in the `with` block with this name gets the real
-        path.
+        """Open the mount point like `opened_fd`, and yield the path of the descriptor in /proc/self/fd.
+
+        If the `with` block raises an OSError with this path, the error gets the mount point's real path instead.
         """
         with self.opened_fd() as fd:
             name = name_of(fd)

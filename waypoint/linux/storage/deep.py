@@ -108,7 +108,10 @@ def _telling_where(fd: int) -> Iterator[None]:
 
 
 def remove_path(path: StrPath) -> None:
-    """As `remove`, for a `path` whose folders nobody else controls. No error if it is missing."""
+    """Remove the file or folder at `path`, with its content. No error if it is missing.
+
+    No other user may be able to change the folders of `path`.
+    """
     with contextlib.suppress(FileNotFoundError):
         above, name = os.path.split(os.fspath(path))
         with open_folder(above or ".") as folder:

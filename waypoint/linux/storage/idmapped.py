@@ -48,7 +48,10 @@ def namespace(lines: str, group_lines: str = "") -> int:
 
 
 def clone(source: StrPath, userns: int) -> int:
-    """As `mounts.clone`, with the map of `userns`. Raises OSError: EINVAL if the file system cannot be idmapped."""
+    """Clone the mount at `source` like `mounts.clone`, idmapped with the id map of the user namespace `userns`.
+
+    Raises OSError: EINVAL if the file system cannot be idmapped.
+    """
     tree = mounts.clone(source)
     try:
         attributes = _ATTRIBUTES.pack(_MOUNT_ATTR_IDMAP, 0, 0, userns)

@@ -14,7 +14,7 @@ import stat
 from waypoint.model.errors import HostLacks
 from waypoint.model.paths import quoted
 
-_MAX_LINKS = 40  # as path_resolution(7)
+_MAX_LINKS = 40  # the kernel's own limit on symbolic links in one path: path_resolution(7)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ELSEWHERE = (
     "use a folder that only root can change, with all folders above it: "

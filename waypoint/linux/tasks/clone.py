@@ -60,7 +60,7 @@ def wait_entered() -> None:
         helper, gate = _gates.pop()
         said = os.read(gate, 512)
         os.close(gate)
-        with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored
+        with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored, the kernel reaps the helper
             os.waitpid(helper, 0)
         if said != _ENTERED:
             raise OSError(0, said.decode(errors="replace") or "a limit of the session cannot be set")

@@ -129,7 +129,7 @@ def count_open_files(pid: int) -> int:
     """Return how many open files the process has, or 0 if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         folder = f"/proc/{pid}/fd"
-        return os.stat(folder).st_size or len(os.listdir(folder))  # before Linux 6.2 the size is 0
+        return os.stat(folder).st_size or len(os.listdir(folder))  # before Linux 6.2, st_size is 0
     return 0
 
 

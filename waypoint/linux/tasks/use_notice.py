@@ -58,7 +58,7 @@ class UseNotice:
             ioctl(fd, _IOC_DISABLE, name="PERF_EVENT_IOC_DISABLE", path="perf event")
 
     def close(self) -> None:
-        """Release the counters. A second call does nothing."""
+        """Close the perf event counters. A second call does nothing."""
         self.fds = []
         self._opened.close()
 

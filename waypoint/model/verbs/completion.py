@@ -64,7 +64,7 @@ class Offer:
         return self.kind in _OF_THE_DAEMON
 
     def answer(self, names: "Iterable[str]") -> str:
-        """Return the answer for the shell. `names`: all names of this kind."""
+        """Return the text for the shell's completion function. `names`: all existing names of the kind `self.kind`."""
         found = [f"{word}\t{text}" for word, text in self.words]
         if self.needs_names:
             found += [f"{self.before}{name}\t" for name in names if name.startswith(self.typed)]

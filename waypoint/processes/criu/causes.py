@@ -108,7 +108,7 @@ def read_culprit(log: Path) -> Culprit | None:
 
 
 def find_culprit(text: str) -> Culprit | None:
-    """As `read_culprit`, for the text of a log."""
+    """Find in the text of a dump's log the process at which the dump failed; None if the text does not name it."""
     found = None
     lines = iter(text.splitlines())
     for line in lines:

@@ -130,7 +130,7 @@ class Dump:
         request: dict[str, Value] = {"type": RequestType.DUMP, "opts": self._options.to_message()}
         with contextlib.ExitStack() as held:
             held.enter_context(self._worker).send(request, self._options.deadline_s)
-            held.pop_all()  # from here on __exit__ ends CRIU
+            held.pop_all()  # from now on `__exit__` ends the CRIU process
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -13,8 +13,8 @@ from waypoint.model.paths import OWN_FOLDER
 from waypoint.processes.respawn.redact import command_line
 
 MOST_PROGRAMS = 256
-MOST_BYTES = 1 << 20  # of the arguments, and of the environment, of one program
-MOST_OF_ALL = 16 << 20  # of the arguments and environments of all programs together
+MOST_BYTES = 1 << 20  # the limit for one program's arguments, and the limit for its environment
+MOST_OF_ALL = 16 << 20  # the limit for the arguments and environments of all programs together, in bytes
 _MOST_WORDS, _MOST_OF_WORD = 64, 256  # number and length of the kept arguments of a lost program
 
 Role = Literal["foreground", "job", "service"]

@@ -30,7 +30,7 @@ RECENT_S = 2.0
 """Besides the headroom, the pool keeps as much free as was written within this time."""
 LONGEST_S, SHORTEST_S = 0.5, 0.01
 """Bounds of the time between two polls."""
-_USE_USEC = 5000  # of processor time: 10 MB at the speed of FASTEST
+_USE_USEC = 5000  # processor time in which a writer at the speed FASTEST writes 10 MB
 _IDLE_USEC = 2000  # sessions that used at most this processor time between two polls count as idle
 
 log = logging.getLogger(__name__)

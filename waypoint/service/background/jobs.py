@@ -106,7 +106,7 @@ class Jobs:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._jobs: dict[str, Job] = {}  # in the order of their start
-        self._tasks: dict[str, asyncio.Task[object]] = {}  # of those that run
+        self._tasks: dict[str, asyncio.Task[object]] = {}  # the tasks of the running jobs, by job id
 
     def start(self, kind: str, work: Work) -> Job:
         """Begin a job; returns at once. Raises StateConflict if a job of this kind runs."""

@@ -92,7 +92,7 @@ async def stop(home: Home, live: LiveSession, given: Given) -> Printed:
 async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
     number = (await own.operation(home, live.branch, given.number("number"))).number
     may_lose = given.flag("lose_processes")
-    if not may_lose:  # the user must agree to losses before, since the answer is printed afterwards
+    if not may_lose:  # the user must agree to losses before the undo: its answer, which lists them, comes too late
         planned = (await history.undo(home, UndoRequest(number=number, dry_run=True))).undone
         if planned.lost:
             said = f"these would be lost: {'; '.join(map(text, planned.lost))}"
@@ -100,11 +100,11 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
             raise StateConflict(
                 "undo", f"operation {number} ({planned.verb})", said, next_step, code="processes-would-be-lost"
             )
-    # Shielded: the undo may replace or end the session that asks, and then this request is cancelled. An undo that was
-    # cancelled between its deeds and its record would not be in the log, and the next undo would undo the deeds.
+    # Shielded: the undo may replace or end the session that sent this request, which cancels the request. An undo that
+    # is cancelled after its changes but before its log entry is missing in the log; the next undo would undo its changes.
     undoing = history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
     done = await asyncio.shield(asyncio.ensure_future(undoing))
-    assert done.operation is not None  # as this was no dry run
+    assert done.operation is not None  # it is None only for a dry run
     undone = done.undone
     lines = [f"lost: {text(one)}" for one in undone.lost]
     lines += undone_lines(dataclasses.asdict(undone))

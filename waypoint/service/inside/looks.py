@@ -71,7 +71,7 @@ async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
 
 
 async def _history(home: Home, branch: str, query: LogQuery) -> list[CaptureFacts]:
-    """As `history.log`, without names of other branches."""
+    """Return the history like `history.log`, but show only the names that belong to `branch`."""
     pages = await history.log(home, query)
     return await asyncio.to_thread(lambda: [own.in_sight(home, branch, one) for page in pages for one in page])
 

@@ -23,7 +23,7 @@ from waypoint.session.birth.users import find_user, user_name
 from waypoint.session.live.resources import Resources
 
 MAX_LIVE = 256
-"""Live sessions of a caller who is neither root nor fully trusted."""
+"""The maximum number of live sessions of a caller who is neither root nor fully trusted."""
 MaySee = Callable[[User], bool]
 _OUTSIDE = "run the command outside of the session"
 _GROUPS = "/sys/fs/cgroup"
@@ -48,7 +48,10 @@ def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
 
 
 def check_name(resources: Resources, name: str, tried: str) -> None:
-    """As `check_own`, for everything that `name` stands for. A free name is open to all."""
+    """Raise NotAllowed if the caller may not use a capture or session that `name` stands for.
+
+    Every caller may use a free name.
+    """
     if _restricted_user(resources) is None:
         return
     names = resources.names
@@ -287,7 +290,7 @@ def _is_raised(setting: Setting, live: Setting, name: str) -> bool:
 
 
 def _like(live: Setting, bind: Bind) -> Bind | None:
-    """The bind of `live` that gives at least as much as `bind`."""
+    """Return the bind of `live` with the source and target of `bind` and at least its write access; None: none."""
     same = (one for one in live.binds if (one.source, one.target) == (bind.source, bind.target))
     return next((one for one in same if bind.readonly or not one.readonly), None)
 

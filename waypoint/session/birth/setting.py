@@ -102,8 +102,9 @@ def _shell(request: StartRequest, base: str, origin: Setting | None, tree: str |
 
 
 def check_live_setting(request: StartRequest, setting: Setting, limits: SessionLimits, as_caller: AsCaller) -> None:
-    """Raise StateConflict if the request asks for another setting than the branch's live session has. `limits`: those
-    in force. Blocks.
+    """Raise StateConflict if the request differs from the `setting` or the `limits` of the branch's live session.
+
+    Blocks.
     """
     said = "it has a running session"
     if request.from_name is not None:
@@ -116,7 +117,7 @@ def check_live_setting(request: StartRequest, setting: Setting, limits: SessionL
             f"leave out {' and '.join(others)} to use the running session, or stop it: waypoint stop {request.branch}"
         )
         raise StateConflict(
-            "start", f"branch {request.branch}", f"{said}, with another {' and '.join(others)}", next_step
+            "start", f"branch {request.branch}", f"{said} with a different {' and '.join(others)}", next_step
         )
 
 

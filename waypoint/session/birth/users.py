@@ -22,7 +22,7 @@ class Asker(NamedTuple):
     uid: int
 
 
-_MOST_BYTES = 16 << 20  # of a base's passwd and group, a hundred thousand users
+_MOST_BYTES = 16 << 20  # the maximum size of a base's passwd or group file: enough for a hundred thousand users
 _NO_UID = 2**32 - 1  # (uid_t) -1: "leave it as it is"
 
 

@@ -28,7 +28,7 @@ from waypoint.model.streams import Inlet, Outlet
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 
 _CHUNK = 1 << 18
-_ASIDE = ".waypoint-"  # as child.sh has it
+_ASIDE = ".waypoint-"  # child.sh contains the same prefix
 _CANNOT = 125
 _NO_PROGRAM = 127
 _FIRST = asyncio.FIRST_COMPLETED

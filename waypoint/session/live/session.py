@@ -38,7 +38,7 @@ from waypoint.terminal.view_filter import blank
 
 DRAIN_S = 2.0
 CLIENTS_S = 10.0
-NETWORK_SETUP_S = 2.0  # for a command; the first session of a home also waits for the router's start
+NETWORK_SETUP_S = 2.0  # how long a command waits for the network; the first session of a home must start the router
 
 _RING_LOST = b"\r\nwaypoint: the earlier output of this terminal is lost: the file that kept it was removed\r\n"
 
@@ -64,10 +64,9 @@ class RestartedPrograms(NamedTuple):
 
 
 class LiveSession:
-    """`not_back`: what was not restored of its shell's state. `restarted`: the programs of the capture from which it
-    started, if they were to be started again. `hooks_running`: how many of its own hooks run now
-    (service/session_hooks.py). `no_way_out`: why it has no network although it has a private one; "" if it has.
-    `network_setup`: sets up its private network; None if it needs none.
+    """`not_back`: the parts of the shell's state that were not restored. `restarted`: the programs of the capture from
+    which the session started; None if they were not to be started again. `hooks_running`: how many of the session's own
+    hooks run now (service/session_hooks.py). `no_way_out`: why the private network has no connection; "" if it has. `network_setup`: the task that sets up the private network; None if the session needs none.
     """
 
     not_back: Sequence[Degradation] = ()
@@ -90,7 +89,7 @@ class LiveSession:
         self.capturing: asyncio.Task[object] | None = None  # the current or last capture
         self.measuring: asyncio.Task[SessionFacts] | None = None  # the current or last measurement
         self.successor: LiveSession | None = None  # replaces this session on its branch
-        self.kept: dict[str, object] = {}  # for attached clients, at the end: what is kept
+        self.kept: dict[str, object] = {}  # sent to attached clients when the session ends: where its state is kept
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._launcher = launcher
         self._streams = 0
