@@ -26,7 +26,7 @@ from waypoint.daemon.siblings import QUICK_DEATH_S
 from waypoint.linux.tasks import lock_holder
 
 REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: waypoint\r\n\r\n"
-REQUESTS = 200  # in one run; the figure is the time of one request
+REQUESTS = 200  # how many requests one run sends; the figure is the time of one request
 BLOCK_BYTES = 256 << 10
 MB = 1_000_000
 

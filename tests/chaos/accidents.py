@@ -17,7 +17,7 @@ from tests.session import full_disks
 from waypoint.client.sdk import Client
 from waypoint.model.errors import WaypointError
 
-DEADLINE_S = 30.0  # for an operation, which may wait twice for a CRIU that hangs
+DEADLINE_S = 30.0  # how long an operation may take; it may wait twice for a CRIU that hangs
 _PARTS = [part for part in victims.PARTS if part != "criu"]  # a killed CRIU may harm the session (docs/criu.md)
 VICTIMS = [*((part,) for part in _PARTS), *itertools.combinations(_PARTS, 2)]
 ACCIDENTS = {"nothing": 27, "kill": 64, "full disk": 4, "full disk and kill": 3, "reboot": 2}  # with their weights

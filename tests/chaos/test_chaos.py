@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.soak(part="chaos"), pytest.mark.privileged, pytest.mar
 
 SECONDS = float(os.environ.get("WAYPOINT_TEST_CHAOS_S", "40"))
 SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-DISK_BYTES = 16 << 30  # of a sparse file, which takes only the space that is used
+DISK_BYTES = 16 << 30  # the size of the disk's file, which is sparse
 MOST_BRANCHES, MOST_NAMES = 4, 6
 
 

@@ -11,7 +11,7 @@ from waypoint.client import Client
 from waypoint.linux.tasks import pidfd
 
 pytestmark = pytest.mark.privileged
-LONGEST_S = 2.0  # for the end of the old daemon and the start of a new one
+LONGEST_S = 2.0  # how long the end of the old daemon and the start of a new one may take
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from waypoint.linux.tasks import cgroups
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu")]
 
-ALL_S = 60.0  # for all attempts of one session, on a busy machine
+ALL_S = 60.0  # how long all attempts in one session may take on a busy machine
 
 
 NESTING = ("unshare", "-Urm")

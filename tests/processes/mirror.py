@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-FAR_S = 60.0  # for one file of a distant mirror
+FAR_S = 60.0  # timeout for one file from a distant mirror
 
 
 class _Keeper(ThreadingHTTPServer):

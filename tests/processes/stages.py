@@ -45,7 +45,7 @@ from waypoint.upper.open_pool import open_pool
 
 Made = TypeVar("Made")
 
-OWN_PROCESS_S = 120  # for a whole test
+OWN_PROCESS_S = 120  # timeout of a whole test
 MIB = 1 << 20
 POOL_SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=64 * MIB, headroom_bytes=0, floor_bytes=0)
 

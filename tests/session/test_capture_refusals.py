@@ -18,7 +18,7 @@ from waypoint.client import Client, Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
-QUICK_S = 5.0  # for two tries; the second writes a long log
+QUICK_S = 5.0  # how long two attempts may take, of which the second writes a long log
 BEAT = """
 import time
 gap, last = 0.0, time.monotonic()

@@ -104,7 +104,7 @@ def test_writing_is_refused_at_the_limit_until_something_is_removed(home: Home, 
     count, failed = numbers(home, branch, WRITES, "100", "/var/tmp/data")
     assert (20 < count <= 48, failed) == (True, EDQUOT)
     home.must("exec", "-b", branch, "--", "rm /var/tmp/data")
-    home.must("checkpoint", f"full-{branch}", "-b", "large")  # of another session
+    home.must("checkpoint", f"full-{branch}", "-b", "large")  # a checkpoint of another session
     assert numbers(home, branch, WRITES, "10", "/var/tmp/less") == (10, 0)
     assert numbers(home, "large", WRITES, "100", "/var/tmp/data") == (100, 0)
     home.must("exec", "-b", branch, "--", "rm /var/tmp/less; sync")

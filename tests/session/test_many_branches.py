@@ -16,7 +16,7 @@ from waypoint.records.names import Names
 pytestmark = [pytest.mark.soak(part="timing"), pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
 COUNT = 1000
-QUICK_S = 3.0  # for a thousand branches
+QUICK_S = 3.0  # how long a command may take in a home with a thousand branches
 
 
 @pytest.fixture(scope="module")

@@ -232,7 +232,7 @@ def test_processes_captured_with_host_ids_are_restored_with_host_ids() -> None:
         home.must("stop", "old")
         home.must("daemon", "stop")
         config = json.loads((home.path / "config.json").read_text())
-        del config["ids"]  # as in a home of an earlier version
+        del config["ids"]  # homes of earlier versions lack this setting
         (home.path / "config.json").write_text(json.dumps(config))
         look = "stat -c %u:%g /opt/f; cat /proc/self/uid_map"
         whole = "33:44\n         0          0 4294967295\n"

@@ -20,7 +20,7 @@ AT_ONCE = 8
 
 
 class Inside:
-    """The run folder of a session, with the spool that serves its requests. `ask` acts for the session."""
+    """The run folder of a session, with the spool that serves the session's requests."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder

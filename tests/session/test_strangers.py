@@ -1,4 +1,4 @@
-"""If names.db is damaged, new, older or on a full disk, a user who follows the advice loses nothing."""
+"""If names.db is damaged, missing, an older copy or on a full disk, a user who follows the advice loses nothing."""
 
 import os
 import re

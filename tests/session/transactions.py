@@ -58,7 +58,7 @@ coproc MEMORY { while read -r told; do if [ "$told" = ? ]; then echo "$word"; el
 ANSWER = "word=; { echo '?' >&${MEMORY[1]} && read -r -t 5 word <&${MEMORY[0]}; } 2>/dev/null"
 OLD, CHANGED = "old yes old old old 3", "changed yes changed changed changed 2"
 REWOUND = "changed yes changed old changed 2"
-ONLY_FILES = "yes changed changed 0"  # of a session that was started from files and the variables of the shell
+ONLY_FILES = "yes changed changed 0"  # the state of a session started from files and the shell's variables alone
 
 
 def tell(session: Session, word: str) -> None:

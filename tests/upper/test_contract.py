@@ -395,7 +395,7 @@ def test_shares_separate_own_from_shared_bytes(pool: Pool) -> None:
     pool.sync("two")
     pool.settle()
     one, two = pool.shares("one"), pool.shares("two")
-    copies = 2 if pool.driver == "copy" else 1  # with copy, trees share no space
+    copies = 2 if pool.driver == "copy" else 1  # with the driver `copy`, trees share no space
     assert [found.total_bytes // MIB for found in (one, two)] == [8, 11]
     assert [found.own_bytes // MIB for found in (one, two)] == ([8, 11] if copies == 2 else [0, 3])
     assert pool.unique_bytes() // MIB == 8 * copies + 3

@@ -373,12 +373,12 @@ class HolderFacts(TypedDict):
 class DuFacts:
     """The disk usage of a home.
 
-    `holders`: captures (newest first), sessions, strangers. `logical_bytes`: the sum over the holders as if nothing
-    were shared. `unique_bytes`: the same with each shared block counted once; if the request names holders: the sum of
-    their `own_files_bytes` and `processes_bytes`. `stored_bytes`: durable data in the store. `hot_bytes`: the hot area
-    (all but the files of captures). `pool_bytes`: the pool's size on disk. `overhead_bytes`: the part of it that
-    belongs to no file: free space and btrfs metadata. `rings_bytes`: terminals of live sessions, in memory.
-    `home_bytes`: the whole home on disk. `free_bytes`: free space of that disk.
+    `holders`: captures (newest first), sessions, and content that names.db does not know. `logical_bytes`: the sum over
+    the holders as if nothing were shared. `unique_bytes`: this sum with each shared block counted once; if the request
+    names holders: the sum of their `own_files_bytes` and `processes_bytes`. `stored_bytes`: durable data in the store.
+    `hot_bytes`: the hot area (all parts of captures except their files). `pool_bytes`: the pool's size on disk.
+    `overhead_bytes`: the part of the pool that belongs to no file: free space and btrfs metadata. `rings_bytes`:
+    terminals of live sessions, in memory. `home_bytes`: the whole home on disk. `free_bytes`: free space of that disk.
     """
 
     holders: list[HolderFacts]

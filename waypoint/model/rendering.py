@@ -21,12 +21,8 @@ _COLOURS = {
     "unreachable": "red",
 }
 _GAP = "  "
-_SGR = {
-    "red": 31,
-    "green": 32,
-    "yellow": 33,
-    "bright_black": 90,
-}  # parameters of the escape sequence SGR: ECMA-48, 8.3.117
+# Parameters of the escape sequence SGR: ECMA-48, 8.3.117.
+_SGR = {"red": 31, "green": 32, "yellow": 33, "bright_black": 90}
 _WIDTH = 13  # columns for the headings of `waypoint show`
 
 

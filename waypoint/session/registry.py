@@ -45,7 +45,7 @@ class Registry:
         self.serve_inside: ServeInside = _serve_nothing
         self.on_change: Callable[[SessionChange, LiveSession], None] = _ignore_change
         self._live: dict[str, LiveSession] = {}
-        self.unreachable: dict[str, Unreachable] = {}  # by branch
+        self.unreachable: dict[str, Unreachable] = {}  # running sessions that the daemon cannot reach, by branch
 
     @property
     def live(self) -> list[LiveSession]:

@@ -123,7 +123,7 @@ def _pair(path: str, views: Views) -> Iterator[tuple[_Entry | None, _Entry | Non
 
 
 class _Facts(NamedTuple):
-    """The facts by which entries of upper directories are compared. A snapshot does not change those of a file.
+    """The facts by which entries of upper directories are compared. A file and its copy in a snapshot have the same.
 
     `whole`: the entry hides the base's content below its path (an opaque or moved folder, a whiteout), so everything
     below it is compared, not only paths with an entry.

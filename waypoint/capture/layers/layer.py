@@ -26,7 +26,7 @@ class Area(NamedTuple):
 
 
 class Attachment(NamedTuple):
-    """A file or folder to attach to a capture. `source`: an absolute path on the host. `user`: reads it."""
+    """A file or folder to attach to a capture. `source`: its absolute path on the host. `user`: copies it."""
 
     kind: str
     source: str

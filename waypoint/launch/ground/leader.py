@@ -15,7 +15,7 @@ from waypoint.processes.own_libraries import give_libraries, loader_of
 
 def place_setsid(own: Path, inside: str, base: str) -> None:
     """Put setsid, and its C library if needed, into the host folder `own`, which a session on `base` sees as `inside`.
-    Raises HostLacks if the host has no setsid, OSError.
+    Raises OSError, or HostLacks if the host has no setsid.
     """
     found = programs.find("setsid")
     if found is None:

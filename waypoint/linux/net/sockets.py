@@ -19,10 +19,7 @@ _REQUEST = struct.Struct("=BBBBI")  # the beginning of struct inet_diag_req_v2
 _SOCKET_ID_BYTES = 48
 _PORT, _QUEUE = struct.Struct("!4xH"), struct.Struct("=56xI8xI")  # fields of struct inet_diag_msg
 # By protocol: its number, and the states of the sockets to list as bits: for TCP only listening ones, for UDP all.
-_PROTOCOLS = {
-    "tcp": (socket.IPPROTO_TCP, 1 << 10),
-    "udp": (socket.IPPROTO_UDP, 0xFFF),
-}
+_PROTOCOLS = {"tcp": (socket.IPPROTO_TCP, 1 << 10), "udp": (socket.IPPROTO_UDP, 0xFFF)}
 
 
 class InetSocket(NamedTuple):

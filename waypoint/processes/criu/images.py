@@ -58,10 +58,10 @@ def read_dump_stats(work_fd: int) -> DumpStats:
 def give_own_network(images_fd: int) -> None:
     """Change the images of a tree so that its restore creates a network namespace, although the dump contains none.
 
-    A dumping CRIU runs in the tree's network namespace and therefore does not dump it, which would freeze the tree for
-    15 to 40 ms more. But a restore of such images would use CRIU's own network namespace, where the kernel refuses to
-    restore TCP connections, because the tree's user namespace does not own it. So the inventory is changed to say that
-    the dumping CRIU was in another network namespace than the tree (pstree.c, get_clone_mask).
+    Dumping a network namespace would freeze the tree for 15 to 40 ms more. To avoid this, the dumping CRIU runs in the
+    tree's network namespace. But a restore of such images would use CRIU's own network namespace, where the kernel
+    refuses to restore TCP connections, because the tree's user namespace does not own it. So this function changes the
+    inventory to say that the dumping CRIU was in another network namespace than the tree (pstree.c, get_clone_mask).
 
     Raises OSError; ValueError if inventory.img is not an inventory.
     """

@@ -22,9 +22,11 @@ _HAS_NONE = "the capture has no state of a shell"
 
 
 async def restore_shell(resources: Resources, live: LiveSession, origin: Capture, *, stay: bool) -> list[Degradation]:
-    """Give the new shell of `live` its state in `origin`. Returns what was not restored: variables that
-    come from the session's setting and differ in that of `origin`; all of another user's state, as it is text that the
-    shell executes. `stay`: the shell stays in its folder.
+    """Restore the shell's state from the capture `origin` in the new shell of `live`. `stay`: keep the shell's working
+    folder.
+
+    Returns the parts that were not restored: variables that the session's setting sets to other values than the setting
+    of `origin`; the whole state if it is another user's, since it is text that the shell would execute.
     """
     setting = live.record.row.setting
     if changed := change_of(origin.setting.user, setting.user):
@@ -37,7 +39,8 @@ async def restore_shell(resources: Resources, live: LiveSession, origin: Capture
         kept = await asyncio.to_thread(_read, resources, origin)
         then = await asyncio.to_thread(parse_state, origin, kept)
         now = await _present(live.shell)
-        if live.shell.watch.shell is None:  # for a capture before the first prompt
+        # Keep the state in a file, in case the session is captured before the shell's first prompt.
+        if live.shell.watch.shell is None:
             await apart(live.shell.desk.folder, functools.partial(_leave, kept=kept))
         if isinstance(now, str) or now.kind != then.kind:
             why = now if isinstance(now, str) else f"the shell is {now.kind}, but the state is of {then.kind}"

@@ -81,7 +81,10 @@ def _take(folder: int, name: str) -> int | None:
 
 @contextlib.contextmanager
 def status_place(init_pid: int, folder: RunFolder) -> Iterator[StatusPlace]:
-    """The session's run folder or, if the session has replaced that, its memory for a full disk. Raises OSError."""
+    """Yield the folder for the status files of a `run`. Raises OSError.
+
+    This is the session's run folder, or the spare folder on its tmpfs if the session has replaced the run folder.
+    """
 
     def is_there() -> bool:
         with contextlib.ExitStack() as opened:

@@ -247,8 +247,11 @@ class CommandLine:
         task.add_done_callback(lambda _: then())
 
     async def _carry_on(self, run: Execution, *, renews: bool) -> None:
-        """Carry out `run`. `renews`: if the command ends the shell, give the old shell's state to the new shell. This
-        is False for commands of `renew` itself, since a state that ends the shell would be restored again and again.
+        """Run the command `run` to its end. `renews`: if the command ends the shell, restore the old shell's state in
+        the new shell.
+
+        `renews` is False for the commands that restore a state: a state that ends the shell would be restored again
+        and again.
         """
         if run.record.phase is not Phase.DONE:
             await run.run()

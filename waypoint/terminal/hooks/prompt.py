@@ -101,7 +101,9 @@ def _editing(modes: terminals.Modes, shell: Shell) -> bool:
     try:
         call = procfs.system_call(shell.pid)
     except PermissionError:
-        return True  # tracing is forbidden: trust the modes; in other states the hooks refuse the request
+        # The daemon may not read the shell's system call, so only the terminal's modes are known. If they mislead, the
+        # shell's hooks refuse the request.
+        return True
     if call is None or bash:
         return call == procfs.BlockingCall("pselect6", 1)
     # zsh reads from a duplicate of the terminal's fd, numbered 10 or higher, or polls it together with the descriptors
