@@ -51,16 +51,16 @@ EXEC = Verb(
     any other program runs in the foreground, the command waits as long as --wait-prompt says. If the command cannot
     start in this time, it is not run, and the exit status is 125.
 
-    Timeout: the time begins again when the command starts. At the timeout the command gets SIGINT, then SIGTERM, then
-    SIGKILL; waypoint returns at most half a second later and reports the last signal. Three Ctrl-C within two seconds
-    kill the command at any time.
+    Timeout: --timeout limits the wait for another 'waypoint exec', and then again the time of the command itself. At
+    the timeout the command gets SIGINT, then SIGTERM, then SIGKILL; waypoint returns at most half a second later and
+    reports the last signal. Three Ctrl-C within two seconds kill the command at any time.
 
     Leaving the shell: if `exit N` is the whole command, the session ends, with exit status N. If a command exits the
     shell in another way (`cd x || exit 1`, `set -e`), the session continues: a new shell takes over the variables,
     functions and directory, but not `set -e`. If it cannot take over all of them (more than 16 MiB, a full disk), this
-    is reported. Background programs continue, but are not jobs of the new shell. There are exceptions in which the
-    session does end, and its jobs get SIGHUP: the command has set an EXIT trap, or has replaced the shell by a
-    program that is no shell (`exec`), or has used `set -e` in zsh.""",
+    is reported. Background programs continue, but are not jobs of the new shell. But the session ends, and its jobs get
+    SIGHUP, if the command has set an EXIT trap, has replaced the shell by a program that is no shell (`exec`), or has
+    used `set -e` in zsh.""",
     "Example: waypoint exec 'cd /srv && export MODE=test' && waypoint exec make -j4",
     words="CMD",
 )
@@ -133,17 +133,17 @@ SHELL = Verb(
 
     Namespaces: the sandboxes of many programs (bubblewrap, Chromium) create namespaces and mounts, which a session
     forbids. With `--allow userns` processes may create them, as ordinary users of this machine may. Only cgroup
-    namespaces stay forbidden: in place of `bwrap --unshare-all`, give the option for each other namespace. Later
-    sessions of the branch have the same setting.
+    namespaces stay forbidden, so name the other ones one by one in place of `bwrap --unshare-all`. Later sessions of
+    the branch have the same setting.
 
     Owner: a branch belongs to the user for whom its session was started; 'waypoint ps' shows this user. Other users
-    cannot use the branch, except for root and a user with `setup --trust full`. A trusted user, and root under sudo,
-    must then name the owner with --user.
+    cannot use the branch, except for root and a user with `setup --trust full`. To use the branch of another user, a
+    user with full trust, and root under sudo, must name its owner with --user.
 
     Limits: SIZE is a number with a unit, such as 512M or 2G. Later sessions of the branch, and sessions started from
     its captures, have the same limits; 'waypoint show' prints them. If this machine cannot enforce a limit, a message
-    says so. A file that the session deletes still counts for --disk while a checkpoint or fork contains it, until the
-    session is stopped or restored.""",
+    says so. The limit --disk counts a file that is deleted in the session as long as a checkpoint or fork of the
+    session contains it; stopping or restoring the session ends this.""",
     "Example: waypoint shell fix-1 --bind ~/project:/project",
     arguments=(Argument("argument", "BRANCH", required=False),),
     words="CMD",
@@ -165,8 +165,8 @@ CHECKPOINT = Verb(
         Option(
             ("--attach",),
             "texts",
-            "Copy the file or directory PATH of this machine to the checkpoint, as the layer KIND: model, cache, trace "
-            "or another word. 'waypoint layer get' copies it back.",
+            "Attach a copy of the file or directory PATH of this machine to the checkpoint. KIND is a word of your "
+            "choice, such as model, cache or trace. 'waypoint layer get' copies it back. May be repeated.",
             "KIND=PATH",
         ),
         Option(("--park",), "flag", "Then end the session; 'waypoint shell BRANCH' continues it. Requires tier live."),
@@ -193,7 +193,8 @@ CHECKPOINT = Verb(
 ATTACH_AT = Option(
     ("--attach-at",),
     "texts",
-    "Copy the attached layer KIND to PATH in the new session. PATH must not exist there.",
+    "Copy the layer KIND, attached with 'waypoint checkpoint --attach', to PATH in the new session. "
+    "PATH must not exist there. May be repeated.",
     "KIND=PATH",
 )
 
@@ -211,8 +212,8 @@ RESTORE = Verb(
     """Replace the session of a branch with the capture NAME.
 
     NAME is a checkpoint, the id of a capture (at least 4 of its digits), or a branch, which stands for its latest
-    capture. Without --branch, the session on the branch NAME is replaced; if NAME is not a branch, the session on the
-    branch where the capture was taken. If this branch has no running session, one is started.
+    capture. Without --branch: if NAME is a branch, its session is replaced; otherwise the session of the branch on
+    which the capture was taken. If the branch has no running session, one is started.
 
     Before a running session is replaced, it is captured with its processes, so that 'waypoint undo' can restore it. If
     this is impossible, nothing is replaced and the exit status is 5 (see --lose-processes). Attached terminals stay

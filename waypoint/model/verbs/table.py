@@ -47,8 +47,13 @@ _SETUP = Verb(
             ("--check",), "flag", "Change nothing; report what is installed. Exit status 3 if something is missing."
         ),
         Option(("--remove",), "flag", "End all sessions and remove the home with everything in it."),
-        Option(("--user",), "text", "Let USER run waypoint without sudo, in place of the user named before.", "USER"),
-        Option(("--group",), "text", "Let members of GROUP, too; in place of the group named before.", "GROUP"),
+        Option(("--user",), "text", "Let USER run waypoint without sudo. Replaces the user named before.", "USER"),
+        Option(
+            ("--group",),
+            "text",
+            "Let members of GROUP run waypoint without sudo. Replaces the group named before.",
+            "GROUP",
+        ),
         Option(
             ("--trust",),
             "choice",
@@ -64,8 +69,8 @@ _SETUP = Verb(
     this kernel. Installs completion for bash and zsh and, if systemd runs, a unit that starts the daemon. You can
     repeat setup at any time: it adds what is missing and reports what it changed.
 
-    Only root can do this. If a user who may use the home runs setup, it installs completion for this user only. Such a
-    user can also run --check, and, when root has removed the home, --remove, which removes this completion. Completion
+    Only root can do this. A user who may use the home can run setup to install completion for this user only, and setup
+    --check. After root has removed the home, such a user can run setup --remove to remove this completion. Completion
     that another home uses is kept.
 
     --remove asks before it removes anything; without a terminal it needs --yes.
@@ -83,8 +88,9 @@ _DOCTOR = Verb(
     """Check whether this machine can run Waypoint.
 
     Tries each feature in a temporary session. For a feature that does not work here, prints why, and how to get it.
-    With BRANCH, lists the processes of this branch's running session: at which tier a checkpoint can save each of them
-    ('waypoint checkpoint --help' explains tiers), and why not `live`.
+    With BRANCH, lists the processes of this branch's running session, the tier at which a checkpoint can save each of
+    them ('waypoint checkpoint --help' explains tiers), and the reason if this is not `live`. PID is the process id
+    inside the session.
 
     Exit status 3 if sessions cannot be started, or cannot be saved with their processes. With BRANCH: if a process
     cannot be saved at tier `live`.""",
@@ -108,7 +114,7 @@ _LOGS = Verb(
     (Option(("-f", "--follow"), "flag", "Continue with new output as it comes."), BRANCH, HOME),
     """Print the output of the session's terminal.
 
-    Prints byte for byte what is still kept: the latest output.""",
+    Waypoint keeps only the latest output. It is printed byte for byte.""",
     "Example: waypoint logs -f fix-1",
     arguments=(ONE_BRANCH,),
 )
@@ -145,7 +151,7 @@ _STOP = Verb(
         Option(
             ("--checkpoint",),
             "text",
-            "Save files and processes as checkpoint NAME. If this fails: exit status 5.",
+            "First save files and processes as checkpoint NAME. If this fails: exit status 5.",
             "NAME",
         ),
         Option(("--discard",), "flag", "Delete the session's files."),
@@ -232,7 +238,7 @@ _SHOW = Verb(
 _LAYER_LIST = Verb(
     "layer list",
     (JSON, HOME),
-    """List the layers of the capture NAME: its files, processes, shell and terminal, and what is attached to it.""",
+    """List the layers of the capture NAME: files, processes, shell, terminal, and the attached layers.""",
     "Example: waypoint layer list ready",
     arguments=(NAME,),
 )
@@ -242,7 +248,8 @@ _LAYER_GET = Verb(
     (JSON, HOME),
     """Copy an attached layer of the capture NAME to DEST on this machine.
 
-    KIND is the kind with which 'waypoint checkpoint --attach' has attached it. DEST must not exist.""",
+    KIND is the word that was given to 'waypoint checkpoint --attach KIND=PATH'; 'waypoint layer list' shows it. DEST
+    must not exist.""",
     "Example: waypoint layer get ready model ./model",
     arguments=(NAME, Argument("kind", "KIND"), Argument("dest", "DEST")),
 )
@@ -252,7 +259,8 @@ _LAYER = Group(
     (),
     """List the layers of a capture, or copy an attached layer to this machine.
 
-    'waypoint checkpoint --attach' attaches files and directories to a checkpoint.""",
+    A layer is one part of a capture. Every capture has layers of Waypoint, such as files and processes; 'waypoint
+    checkpoint --attach' adds files and directories of this machine as attached layers.""",
     "Example: waypoint layer list ready",
     (_LAYER_GET, _LAYER_LIST),
 )
@@ -278,7 +286,7 @@ _UNDO = Verb(
     ),
     """Undo operation N of 'waypoint op log', or the last operation.
 
-    Each name again means the capture that it meant before the operation. A session that the operation ended or
+    Each name points again to the capture that it had before the operation. A session that the operation ended or
     replaced is started again from its capture; a session that the operation started is ended. Before undo replaces or
     ends a session, it captures this session with its processes; if that is impossible, the exit status is 5 (see
     --lose-processes). What cannot be restored is printed on stderr first.
@@ -286,7 +294,7 @@ _UNDO = Verb(
     Without N, 'waypoint undo' chooses the last one of these operations:
 
     - With a branch (--branch, $WAYPOINT_BRANCH, or inside a session): operations on this branch, and operations that
-    were requested by a caller with this $WAYPOINT_BRANCH or inside the branch's session.
+    were requested inside its session, or by a caller whose $WAYPOINT_BRANCH is this branch.
 
     - Without a branch: operations that you requested from this terminal or from a terminal that is closed now, and
     operations that were requested inside the session of main.
@@ -294,8 +302,8 @@ _UNDO = Verb(
     - All other operations can be undone by their number only. Unless you are root or have full trust, this includes all
     operations of other users.
 
-    A second undo undoes the operation before the first, as in an editor. An undo is itself an operation: to reverse it,
-    undo its number.""",
+    A second 'waypoint undo' goes one operation further back, as in an editor. An undo is itself an operation: to
+    reverse it, undo its number.""",
     "Example: waypoint undo -b fix-1; waypoint op log -n 5 && waypoint undo 17",
     arguments=(Argument("number", "N", required=False, is_number=True),),
 )
@@ -421,8 +429,8 @@ WAYPOINT = Group(
     and programs can use it together.
 
     A capture saves the files, processes and terminal of a session. A checkpoint is a capture with a name. From one
-    checkpoint you can start any number of sessions. Each session runs on a branch; the branch keeps the state when its
-    session ends. All of this is stored in a folder, the home.""",
+    checkpoint you can start any number of sessions. Each session runs on a branch; the branch keeps the files when its
+    session ends. Captures and sessions are stored in one folder, the home.""",
     "To begin: sudo waypoint setup, then waypoint shell. 'waypoint COMMAND --help' has an example of each command.",
     (
         *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _STOP),
