@@ -116,7 +116,7 @@ def test_a_restore_is_refused_while_another_program_has_the_port(home: Home, per
             done = home.cli("restore", "-b", branch, point["name"])
             assert (done.code, done.stdout) == (5, "")
             assert f"tcp {port}" in done.stderr
-            assert "\n  next: end the other programs; for its files alone: " in done.stderr
+            assert "\n  next: end the other programs; to restore only the files: " in done.stderr
             assert inside(home, branch, "echo $mark; jobs -r | wc -l") == "late\n1\n"
         home.must("restore", "-b", branch, point["name"])
         assert inside(home, branch, f"echo -$mark-; {ask_server(port)}") == "--\nkept\n"

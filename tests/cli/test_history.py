@@ -199,7 +199,7 @@ def test_op_log_shows_the_moved_names_and_the_effect_of_undo(home: Home, branch:
     assert (fork["verb"], fork["sessions"], fork["undo"]) == ("fork", {f"{branch}-f": [False, True]}, None)
     heading, first, second = home.must("op", "log", "-n", "2").stdout.splitlines()
     assert heading.split() == ["NUMBER", "AGE", "VERB", "CHANGED", "UNDO"]
-    assert f"{branch}-three: - to {made[2][:12]}" in first
+    assert f"{branch}-three: none to {made[2][:12]}" in first
     assert f"remove the name {branch}-three" in first
     assert f"no: {branch}-f has been changed since" in second
 

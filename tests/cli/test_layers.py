@@ -70,14 +70,27 @@ def test_wrong_attachments_are_refused_and_nothing_happens(
     with collecting() as row:
         for words, code, said in (
             (("checkpoint", name, "-b", branch, "--attach", "model"), 2, "it is not KIND=PATH"),
+            (("checkpoint", name, "-b", branch, "--attach", "A b=/x"), 2, "'A b' is not a kind"),
             (("checkpoint", name, "-b", branch, "--attach", "a=/x", "--attach", "a=/y"), 2, "given twice"),
-            (("checkpoint", name, "-b", branch, "--attach", f"files={there}"), 2, "layer files of their own"),
+            (
+                ("checkpoint", name, "-b", branch, "--attach", f"files={there}"),
+                2,
+                "files is the name of a layer of Waypoint",
+            ),
             (("checkpoint", name, "-b", branch, "--attach", "m=/nope"), 2, "No such file or directory"),
             (("checkpoint", name, "-b", branch, "--attach", f"m={tmp_path}/with-pipe"), 2, "pipe in it is neither"),
-            (("layer", "get", attached, "nope", str(tmp_path / "x")), 2, "attached to it: model, trace"),
+            (
+                ("layer", "get", attached, "nope", str(tmp_path / "x")),
+                2,
+                "attached layers of this capture are: model, trace",
+            ),
             (("layer", "get", attached, "trace", there), 4, "it exists"),
-            (("layer", "get", attached, "files", str(tmp_path / "x")), 2, "attached to it: model, trace"),
-            (("fork", attached, new, "--attach-at", "nope=/x"), 2, "attached to it: model, trace"),
+            (
+                ("layer", "get", attached, "files", str(tmp_path / "x")),
+                2,
+                "attached layers of this capture are: model, trace",
+            ),
+            (("fork", attached, new, "--attach-at", "nope=/x"), 2, "attached layers of this capture are: model, trace"),
             (("fork", attached, new, "--attach-at", "trace=/proc/x"), 2, "belongs to the session itself"),
             (("fork", attached, new, "--attach-at", "trace=x"), 2, "it is not an absolute path"),
             (("fork", attached, new, "--attach-at", "trace=/etc/passwd"), 4, "it exists in the session"),

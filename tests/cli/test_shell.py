@@ -198,7 +198,7 @@ def test_zsh_works_as_the_main_shell(home: Home) -> None:
 
 def test_a_shell_without_hooks_starts_with_a_warning(home: Home) -> None:
     done = home.must("shell", "t-dash", "-d", "--shell", "/bin/sh")
-    assert "without hooks: /bin/sh is neither bash nor zsh: 'waypoint exec' is refused" in done.stderr
+    assert "without exec: /bin/sh is neither bash nor zsh: 'waypoint exec' is refused" in done.stderr
     assert home.must("run", "-b", "t-dash", "--", "echo", "on").stdout == "on\n"
     home.must("stop", "t-dash", "--discard")
     # $SHELL is not an explicit request, so Waypoint uses a shell with hooks.

@@ -27,9 +27,13 @@ def test_lists_in_the_facts_of_a_layer_are_words() -> None:
         "none": {"size_bytes": 10, "programs": ["vi a"], "lost": [], "digest": None},
         "two": {"size_bytes": None, "programs": [], "lost": ["vi a: no\nsuch file", "b: gone"]},
         "by_name": {"ids": "host", "ports": {"tcp": 80}},
+        "attached": {"source": "/m", "files": 1, "attached": True},
+        "shell": {"moment": "prompt"},
     }
     assert {name: rendering.layer(facts) for name, facts in layers.items()} == {
         "none": "10 B, vi a",
         "two": "lost vi a: no; b: gone",
-        "by_name": "ids host, ports tcp 80",
+        "by_name": "user ids host, ports tcp 80",
+        "attached": "copy of /m, files 1",
+        "shell": "as at the last prompt",
     }

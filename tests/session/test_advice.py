@@ -123,7 +123,7 @@ def test_a_restore_without_its_base_or_bind_fails_until_the_folder_is_back(
     refused = home.cli("restore", f"{kind}-early")
     assert refused.code == 125
     assert str(folder) in refused.stderr
-    assert next_of(refused.stderr).startswith("restore this on the machine; for its files alone: ")
+    assert next_of(refused.stderr).startswith("restore this on the machine; to restore only the files: ")
     away.rename(folder)
     assert session.exec("echo $kept").output == b"late\n"
     home.must("restore", f"{kind}-early")

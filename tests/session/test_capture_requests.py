@@ -312,7 +312,7 @@ def test_copies_that_need_more_memory_than_the_machine_has_are_refused(home: Hom
     main.checkpoint("large", tier="live")
     done = home.cli("fork", "large", *(f"copy{number}" for number in range(200)))
     refused(done, 125, "200 copies of its processes need")
-    assert "\n  next: end other sessions, or make fewer copies; for its files alone: " in done.stderr
+    assert "\n  next: end other sessions, or make fewer copies; to restore only the files: " in done.stderr
     [fork] = Client(home.path).fork("large", "alone")
     assert fork.exec("echo $kept").output == b"yes\n"
 

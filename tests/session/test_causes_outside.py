@@ -49,7 +49,7 @@ def advice(done: Completed, code: int, said: str) -> str:
     """Check the error, and return its next step without the alternative to restore only the files."""
     assert (done.code, done.stdout) == (code, ""), done
     assert said in done.stderr
-    return next_of(done.stderr).partition("; for its files alone: ")[0]
+    return next_of(done.stderr).partition("; to restore only the files: ")[0]
 
 
 def is_back(session: Session) -> bool:

@@ -204,7 +204,7 @@ def test_a_restore_whose_crius_are_all_killed_is_an_error_with_a_next_step(
     assert log is None or Path(log[1]).exists(), "the error names a log that does not exist"
     check_unharmed(session, state)
     ledger.check(home)
-    way = said.rstrip().rpartition("for its files alone: waypoint ")[2].split()
+    way = said.rstrip().rpartition("to restore only the files: waypoint ")[2].split()
     assert way[-1:] == ["files"], said
     home.must(*way)
     on = Client(home.path).session(way[way.index("-b") + 1])

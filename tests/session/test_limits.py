@@ -247,8 +247,8 @@ def test_limits_that_cannot_be_enforced_are_reported(home: Home) -> None:
     done = home.must("shell", "told", "-d", "--user", "root", "--memory", "512M", "--pids", "100")
     asked = texts(facts(home, "told")["unlimited"])
     home.must("stop", "told", "--discard")
-    told = [line for line in done.stderr.splitlines() if line.startswith("without a limit")]
-    assert told == [f"without a limit: {line}" for line in asked]
+    told = [line for line in done.stderr.splitlines() if line.startswith("limit: ")]
+    assert told == [f"limit: {line}" for line in asked]
     assert len(asked) <= len(usual)
     row = next(row for row in home.must("doctor", "--json").json() if row["capability"] == "limits of sessions")
     assert (row["state"] == "degraded") == bool(usual)

@@ -13,7 +13,9 @@ def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
     with names.change("rename") as change:
         ref = change.ref(branch)
         if ref is None or ref.kind != "branch":
-            raise UnknownName("rename", f"branch {branch}", "there is no such branch", "'waypoint branch' lists them")
+            raise UnknownName(
+                "rename", f"branch {branch}", "there is no such branch", "'waypoint branch' lists all branches"
+            )
         _check_dead("rename", branch, live)
         change.put(branch, None)
         change.check_new(new, "branch")
@@ -27,7 +29,7 @@ def remove(names: Names, chosen: Sequence[str], live: Collection[str]) -> None:
     with names.change("remove") as change:
         for name in chosen:
             if change.ref(name) is None:
-                raise UnknownName("remove", repr(name), "nothing has this name", "'waypoint log --all' lists them")
+                raise UnknownName("remove", repr(name), "nothing has this name", "'waypoint log --all' lists all names")
             _check_dead("remove", name, live)
             change.put(name, None)
 

@@ -101,6 +101,6 @@ def not_allowed(home: str) -> HostLacks:
         "talk to",
         f"the daemon of {home}",
         "this user may not use its socket",
-        f"use sudo ('sudo {spelled(home)} COMMAND'), or give this user access (in place of the present one; for "
-        f"several users use --group): sudo {spelled(home, 'setup', '--user', user)}",
+        f"use sudo ('sudo {spelled(home)} COMMAND'), or let user {user} use the home in place of its present user "
+        f"(several users: --group): sudo {spelled(home, 'setup', '--user', user)}",
     )

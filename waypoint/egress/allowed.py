@@ -14,7 +14,7 @@ def check(entries: Iterable[str]) -> None:
     for entry in entries:
         if _network(entry) is None and not _is_name(entry):
             said = "it is neither the name of a host nor a network such as 10.1.0.0/16"
-            raise UsageProblem("let a session reach", repr(entry), said, "see --help")
+            raise UsageProblem("let a session reach", repr(entry), said, "see 'waypoint shell --help'")
 
 
 def resolve(entries: Iterable[str], closed: Iterable[str]) -> list[str]:

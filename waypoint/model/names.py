@@ -19,9 +19,7 @@ def parse_name(text: str) -> str:
     """
     broken = _broken_rule(text)
     if broken:
-        raise UsageProblem(
-            "use the name", repr(text), broken, "use letters, digits, '.', '_' and '-', in parts joined by '/'"
-        )
+        raise UsageProblem("use the name", repr(text), broken, "choose another name, such as fix-1 or try/fix-1")
     return text
 
 
@@ -44,7 +42,7 @@ def _broken_rule_of_part(part: str) -> str:
     if part[0] not in _FIRST:
         return "each part starts with a letter or a digit"
     if not _REST.issuperset(part):
-        return "only letters, digits, '.', '_' and '-' are allowed"
+        return "only letters, digits, '.', '_' and '-' are allowed, in parts joined by '/'"
     return "a part may not end in '.lock'" if part.endswith(".lock") else ""
 
 

@@ -26,6 +26,15 @@ _SGR = {"red": 31, "green": 32, "yellow": 33, "bright_black": 90}
 _WIDTH = 13  # columns for the headings of `waypoint show`
 
 
+_LAYER_FACTS = {
+    "count": "{} processes",
+    "end": "{} bytes of output so far",
+    "frozen_ms": "frozen for {} ms",
+    "ids": "user ids {}",
+    "source": "copy of {}",
+}
+
+
 # --- words and tables
 
 
@@ -201,9 +210,17 @@ def layer(found: Mapping[str, object]) -> str:
     if isinstance(programs, list) and programs:
         words.append(" ".join(one_line(str(program)) for program in programs))
     words += [
-        f"{name.replace('_', ' ')} {_plain(value)}" for name, value in facts.items() if value not in (None, [], {})
+        _layer_fact(name, _plain(value))
+        for name, value in facts.items()
+        if value is not True and value not in (None, [], {})
     ]
     return ", ".join(words) or "kept"
+
+
+def _layer_fact(name: str, value: str) -> str:
+    if name == "moment":
+        return "as at the capture" if value == "now" else f"as at the last {value}"
+    return _LAYER_FACTS[name].format(value) if name in _LAYER_FACTS else f"{name.replace('_', ' ')} {value}"
 
 
 def _plain(value: object) -> str:
@@ -232,10 +249,14 @@ def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = F
     return table(headings, rows, right=frozenset(headings[:2]), coloured=coloured)
 
 
+def _end(capture: str | None) -> str:
+    return "none" if capture is None else short(capture)
+
+
 def _moved(one: OperationFacts) -> str:
     changes = {(False, True): "started", (True, True): "replaced", (True, False): "ended", (False, False): "ended"}
     names = [
-        f"{name}: {short(before)} to {short(after)}" for name, (before, after) in one.moves.items() if before != after
+        f"{name}: {_end(before)} to {_end(after)}" for name, (before, after) in one.moves.items() if before != after
     ]
     sessions = [f"{branch} {changes[before, after]}" for branch, (before, after) in one.sessions.items()]
     return ", ".join([*names, *sessions, *([one.note] if one.note else [])]) or "-"

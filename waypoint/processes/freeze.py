@@ -57,7 +57,7 @@ def freeze_for_dump(cgroup: str) -> float:
                 return began
             cgroups.thaw(cgroup)
             if reason is not None and (not reason.is_brief or time.monotonic() > deadline):
-                raise reason.kind("stop the processes of", cgroup, reason.said, reason.next_step, code=reason.code)
+                raise reason.kind("capture", "the session's processes", reason.said, reason.next_step, code=reason.code)
             time.sleep(PAUSE_S)
 
 

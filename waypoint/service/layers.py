@@ -52,8 +52,8 @@ def attachments(attach: Mapping[str, str]) -> list[Attachment]:
     for kind, source in attach.items():
         on = f"{kind}={source}"
         if kind in _OWN_KINDS:
-            said = f"captures have a layer {kind} of their own"
-            raise UsageProblem("attach", on, said, "choose another kind, such as model, cache, trace or effects")
+            said = f"{kind} is the name of a layer of Waypoint itself"
+            raise UsageProblem("attach", on, said, "choose another kind, such as model, cache or trace")
         _check_absolute("attach", source)
         _check_access("attach", on, source, user, write=False)
     return [Attachment(kind, source, user) for kind, source in attach.items()]
@@ -68,14 +68,14 @@ def check_places(home: Home, name: str, attach_at: Mapping[str, str]) -> None:
     origin = home.names.resolve(name)
     for kind, path in attach_at.items():
         ATTACHED.of(origin, kind)
-        on = f"{kind}={path}"
-        _check_absolute("attach at", path)
+        tried = f"place the layer {kind} at"
+        _check_absolute(tried, path)
         if path == "/" or any(is_below(path, own) for own in OWN_PLACES):
-            raise UsageProblem("attach at", on, f"{path} belongs to the session itself", "choose another place")
+            raise UsageProblem(tried, path, f"{path} belongs to the session itself", "choose another path")
         bind = next((one for one in origin.setting.binds if is_below(path, one.target)), None)
         if bind is not None:
-            said = f"{bind.target} is {bind.source} of the host"
-            raise UsageProblem("attach at", on, said, "choose a place in the session's own files")
+            said = f"{bind.target} is {bind.source} of this machine (--bind)"
+            raise UsageProblem(tried, path, said, "choose a path in the session's own files")
 
 
 def _check_access(tried: str, on: str, path: str, user: User, *, write: bool) -> None:
@@ -91,7 +91,7 @@ def _check_access(tried: str, on: str, path: str, user: User, *, write: bool) ->
 
 def _check_absolute(tried: str, path: str) -> None:
     if not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
-        raise UsageProblem(tried, repr(path), "it is not an absolute path without '..'", "name the whole path")
+        raise UsageProblem(tried, repr(path), "it is not an absolute path without '..'", "name the path from / on")
 
 
 def _caller() -> User:

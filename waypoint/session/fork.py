@@ -56,7 +56,7 @@ def _check_new(names: Names, branches: Sequence[str]) -> None:
 
 
 def too_many(on: str) -> UsageProblem:
-    return UsageProblem("fork to", on, f"it takes 1 to {MAX_FORKS} branches at once", "fork several times")
+    return UsageProblem("fork to", on, f"one fork starts 1 to {MAX_FORKS} branches", "fork several times")
 
 
 def _check_branches(branches: Sequence[str]) -> None:

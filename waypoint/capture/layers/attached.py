@@ -65,8 +65,11 @@ class Attached(Layer):
         """The record of an attached layer. Raises UnknownName."""
         kinds = sorted(name for name, record in origin.layers.items() if record.get("attached"))
         if kind not in kinds:
-            said = f"attached to it: {', '.join(kinds)}" if kinds else "nothing is attached to it"
-            raise UnknownName("find", f"the layer {kind} of {origin.id[:12]}", said, "see 'waypoint layer list NAME'")
+            on = f"the attached layer {kind} of {origin.id[:12]}"
+            said = (
+                f"the attached layers of this capture are: {', '.join(kinds)}" if kinds else "nothing is attached to it"
+            )
+            raise UnknownName("find", on, said, f"see 'waypoint layer list {origin.id[:12]}'")
         return msgspec.convert(origin.layers[kind], AttachedLayer)
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -152,8 +155,9 @@ def _measured(folder: os.PathLike[str], one: Attachment) -> AttachedLayer:
         )
         for facts, name in found if is_folder else ((content, _CONTENT),):
             if not (stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode)):
-                said = f"{name} in it is neither a file, nor a folder, nor a link"
-                raise UsageProblem("attach", one.source, said, "leave it out")
+                subject = f"{name} in it" if is_folder else "it"
+                said = f"{subject} is neither a file, nor a folder, nor a link"
+                raise UsageProblem("attach", one.source, said, "attach files, folders and links only")
             size += facts.st_size
             number += 1
     kind: Literal["file", "directory"] = "directory" if is_folder else "file"

@@ -30,7 +30,9 @@ def delete(given: Given) -> int:
     known = {branch.name: branch for branch in client.history.branches()}
     for name in names:
         if name not in known:
-            raise UnknownName("delete", f"branch {name}", "there is no such branch", "'waypoint branch' lists them")
+            raise UnknownName(
+                "delete", f"branch {name}", "there is no such branch", "'waypoint branch' lists all branches"
+            )
     for name in names if given.flag("stop") else ():  # without --stop, the daemon refuses a running session
         if known[name].live:
             client.session(name).stop()

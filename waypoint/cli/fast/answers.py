@@ -46,12 +46,12 @@ def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, a
     """
     if session.get("shell") and session.get("hooks") is False:
         said = f"{session['shell']} is neither bash nor zsh: 'waypoint exec' is refused ('waypoint run' works)"
-        warn("without hooks", [f"{said}, and the prompt does not show the branch"])
+        warn("without exec", [f"{said}, and the prompt does not show the branch"])
     if session.get("why_host_ids"):
         warn("without its own user ids", [f"root in the session is root of the machine: {session['why_host_ids']}"])
     if session.get("why_no_seccomp"):
         warn("without a filter of system calls", [str(session["why_no_seccomp"])])
-    warn("without a limit", [text(one) for one in _items(session, "unlimited") if one.get("subject") in limits])
+    warn("limit", [text(one) for one in _items(session, "unlimited") if one.get("subject") in limits])
     if asked_network and session.get("no_way_out"):
         warn("without a connection to the outside", [str(session["no_way_out"])])
     if session.get("net") == "host":

@@ -47,11 +47,22 @@ def _kinds(items: "list[str]", option: str, path_of: "Callable[[str], str]") -> 
     found: dict[str, str] = {}
     for item in items:
         kind, equals, path = item.partition("=")
-        if not equals or not path or kind in found:
-            said = f"the kind {kind} is given twice" if kind in found else "it is not KIND=PATH"
-            raise UsageProblem("use", f"--{option} {item}", said, f"--{option} model=./model")
+        on = f"--{option} {item}"
+        if kind in found:
+            raise UsageProblem("use", on, f"the kind {kind} is given twice", "give each kind once")
+        if not equals or not path or not _is_kind(kind):
+            wrong = f"{kind!r} is not a kind, which has a lower-case letter and then lower-case letters, digits, - or _"
+            said = wrong if equals and path else "it is not KIND=PATH"
+            example = "model=./model" if option == "attach" else "model=/opt/model"
+            raise UsageProblem("use", on, said, f"write it like this: --{option} {example}")
         found[kind] = path_of(path)
     return found
+
+
+def _is_kind(word: str) -> bool:
+    """Whether `word` matches the pattern of kinds in the requests, [a-z][a-z0-9_-]{0,31}."""
+    letters = word.replace("-", "").replace("_", "")
+    return word[:1].isalpha() and letters.isascii() and letters.isalnum() and letters.islower() and len(word) <= 32
 
 
 def restore(given: "Given") -> int:

@@ -55,7 +55,9 @@ def parse_bind(text: str) -> Bind:
     parts = text.split(":")
     readonly = len(parts) == 3 and parts[2] == "ro"
     if len(parts) not in (2, 3) or (len(parts) == 3 and not readonly) or not all(p.startswith("/") for p in parts[:2]):
-        raise UsageProblem("bind", repr(text), "it is not HOST:PATH or HOST:PATH:ro with absolute paths", "see --help")
+        raise UsageProblem(
+            "bind", repr(text), "it is not HOST:PATH or HOST:PATH:ro with absolute paths", "see 'waypoint shell --help'"
+        )
     source = real_path(parts[0], "bind", repr(text))
     target = "/" + os.path.normpath(parts[1]).lstrip("/")  # normpath keeps "//"
     if target == "/" or any(f"{target}/".startswith(f"{own}/") for own in OWN_PLACES):

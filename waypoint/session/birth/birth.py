@@ -126,7 +126,7 @@ def offering_files(branch: str, origin: Capture) -> Iterator[None]:
     try:
         yield
     except WaypointError as error:
-        way = f"for its files alone: waypoint restore {origin.id[:12]} -b {branch} --only files"
+        way = f"to restore only the files: waypoint restore {origin.id[:12]} -b {branch} --only files"
         error.next_step = f"{error.next_step}; {way}" if error.next_step else way
         raise
 

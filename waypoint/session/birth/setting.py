@@ -32,7 +32,7 @@ def plan_setting(
         base = start_plan.real_path(request.base, "start a session on", f"base {request.base!r}")
     if not os.path.isdir(base) or not (request.base or base).startswith("/"):
         on = f"base {request.base or base!r}"
-        raise UsageProblem("start a session on", on, "it is not a directory", "give --base DIR")
+        raise UsageProblem("start a session on", on, "it is not a directory", "name an existing directory")
     if origin and request.base and base != origin.base:
         raise UsageProblem(
             "continue on another base",
@@ -68,7 +68,10 @@ def _allow_net(request: StartRequest, origin: Setting | None) -> list[str]:
     check_reachable(request.allow_net)
     if request.allow_net and (request.net or (origin.net if origin else "private")) != "private":
         raise UsageProblem(
-            "use", "--allow-net", "only a private network (--net private) can be restricted", "see --help"
+            "use",
+            "--allow-net",
+            "only a private network (--net private) can be restricted",
+            "see 'waypoint shell --help'",
         )
     return request.allow_net or (origin.allow_net if origin else [])
 
