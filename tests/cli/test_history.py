@@ -193,7 +193,9 @@ def test_names_are_removed_all_or_none(home: Home, branch: str, made: list[str])
 
 def test_op_log_shows_the_moved_names_and_the_effect_of_undo(home: Home, branch: str, made: list[str]) -> None:
     last, fork, *_ = home.must("op", "log", "-n", "2", "--json").json()
-    assert {"number", "at", "verb", "moves", "sessions", "undone", "undoes", "undo", "said", "note"} == set(last)
+    assert {"number", "at", "verb", "moves", "sessions", "undone", "undoes", "undo", "said", "note", "degraded"} == set(
+        last
+    )
     assert last["verb"] == "checkpoint"
     assert last["moves"] == {f"{branch}-f": [made[0], made[2]], f"{branch}-three": [None, made[2]]}
     assert (fork["verb"], fork["sessions"], fork["undo"]) == ("fork", {f"{branch}-f": [False, True]}, None)

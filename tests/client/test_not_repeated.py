@@ -97,6 +97,7 @@ OPERATION = {
     "undo": None,
     "said": "it changed no name and no session",
     "note": "",
+    "degraded": [],
 }
 LOST = {"code": "processes-not-kept", "subject": "", "detail": "", "text": "the processes"}
 UNDONE = {"number": 17, "verb": "remove", "undo": "move one back to 0123456789ab", "lost": [], "degraded": []}

@@ -17,7 +17,7 @@ import pytest
 
 from waypoint.branch import undo
 from waypoint.model.errors import Failed, StateConflict, StoreDamaged
-from waypoint.model.records import Operation, Standing
+from waypoint.model.records import Deed, Operation, Standing
 from waypoint.records import format
 from waypoint.records.names import Names
 
@@ -30,7 +30,7 @@ and discarded; names were moved; some operations were undone, and some undos. On
 """
 
 
-NEWER = {"by": None, "note": "", "expired": False}
+NEWER = {"by": None, "note": "", "expired": False, "degraded": []}
 """Fields that operations of earlier formats do not have."""
 
 
@@ -82,7 +82,7 @@ def plan_of(ref: undo.Lookup, operation: Operation) -> dict[str, object]:
     }
 
 
-def _deed_before(ref: undo.Lookup, deed: undo.Deed) -> list[str | None]:
+def _deed_before(ref: undo.Lookup, deed: Deed) -> list[str | None]:
     if deed.act == "start":
         tip = ref(deed.branch)
         assert tip is not None
@@ -148,7 +148,7 @@ def test_the_order_of_undos_is_unchanged(migrated: Names) -> None:
     while (operation := migrated.last_to_undo(lambda _: True)) is not None:
         found.append(operation.number)
         with migrated.change("undo") as change:
-            change.undo(operation.number, [])
+            change.undo(operation.number)
     assert found == order
     assert len(found) == 29
 
@@ -174,7 +174,7 @@ def test_a_home_of_format_4_is_unchanged(tmp_path: Path) -> None:
     said: dict[str, Any] = json.loads((KEPT / "names-4.json").read_text())
     del said["claims"]
     said["captures"] = with_later_fields(said["captures"])
-    said["operations"] = [{**one, "note": "", "expired": False} for one in said["operations"]]
+    said["operations"] = [{**one, "note": "", "expired": False, "degraded": []} for one in said["operations"]]
     said["standings"] = {capture: {**one, "removed": False} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-4.db", tmp_path / "names.db")))
     found = {**content_since_3(names), "doomed": sorted(names.disposable()), "identity": names.identity()}
@@ -222,6 +222,7 @@ def test_each_database_has_an_identity_of_its_own(migrated: Names, tmp_path: Pat
 
 def test_new_tables_are_empty_after_a_migration(migrated: Names) -> None:
     assert migrated.disposable() == set()
+    assert migrated.intents() == []
     assert {migrated.standing(capture.id) for capture in migrated.captures()} == {Standing()}
 
 

@@ -217,7 +217,7 @@ def test_an_operation_counts_as_undone_until_its_undo_is_undone(names: Names) ->
     (first,) = names.operations()
     for undone in (first.number, first.number + 1):
         with names.change("undo") as change:
-            change.undo(undone, [])
+            change.undo(undone)
     assert [operation.undone for operation in names.operations()] == [False, True, False]
 
 

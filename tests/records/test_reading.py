@@ -169,7 +169,6 @@ def test_operations_are_listed_in_pieces(names: Names) -> None:
     assert [one.number for piece in pieces for one in piece] == list(range(PIECE + 5, 0, -1))
     assert [one.verb for one in names.operations(3)] == [f"verb {number}" for number in (68, 67, 66)]
     assert len(names.operations(PIECE + 1)) == PIECE + 1
-    assert [one.number for one in names.operations_since(PIECE + 3)] == [PIECE + 4, PIECE + 5]
     assert names.last_number() == PIECE + 5
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.records.test_names_store import begin, begin_and_end, capture_of, end, name_it, row_of
+from tests.records.test_names_store import begin, begin_and_end, capture_of, name_it, row_of
 from waypoint.model.conditions import degradation
 from waypoint.model.facts import OperationFacts, UndoFacts
 from waypoint.model.records import Capture, LiveRow, Ref
 from waypoint.model.requests import OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
+from waypoint.records.callers import for_nobody
 from waypoint.records.names import Names
 from waypoint.service import history as service_history
+from waypoint.session import undo as session_undo
 from waypoint.session.checkpoint import CheckpointOptions, LossConsent
 from waypoint.session.restore import Restored
 from waypoint.session.turns import Turns
@@ -67,7 +69,11 @@ class RecordedSessions:
             assert (options, loss.agreed) == (CheckpointOptions(park=True, undone=True), False)
             await agree()
             kept = msgspec.structs.replace(capture_of(row), tier="live")
-            end(self._names, row, kept)
+            with self._names.change("park") as change:
+                change.add(kept)
+                change.advance(branch, kept.id)
+                change.forget(row)
+                change.replace_session(branch, kept.id)
         return kept
 
     async def restore(self, _sessions: object, branch: str, name: str, loss: LossConsent) -> Restored:
@@ -83,7 +89,7 @@ class RecordedSessions:
             self.done.append(words)
             await self.gate.wait()
             yield
-        self.afterwards()
+        for_nobody(self.afterwards)  # a change by others
 
 
 def restore(names: Names, branch: str, origin: Capture) -> Capture:
@@ -129,7 +135,7 @@ class History:
 @pytest.fixture
 def history(names: Names, sessions: RecordedSessions, monkeypatch: pytest.MonkeyPatch) -> History:
     for call in ("restore", "checkpoint"):
-        monkeypatch.setattr(service_history, call, getattr(sessions, call))
+        monkeypatch.setattr(session_undo, call, getattr(sessions, call))
     return History(names, sessions)
 
 

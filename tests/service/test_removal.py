@@ -113,7 +113,7 @@ def test_a_removal_is_an_entry_in_the_log(names: Names, captures: Captures) -> N
     assert remove(captures, names, ALWAYS) == []
     before = names.last_number()
     assert len(remove(captures, names)) == 2
-    (entry,) = names.operations_since(before)
+    (entry,) = names.operations(1)
     said = f"removed 2 captures, operations before {before + 1} can no longer be undone"
     assert (entry.verb, entry.note, entry.moves) == ("gc", said, {})
     remove(captures, names, ALWAYS)

@@ -1,6 +1,8 @@
 """Undo: its checks, its transactions, and the requests that wait for it. Sessions are only recorded (recorded.py)."""
 
 import asyncio
+import itertools
+import time
 from typing import Any
 
 import msgspec
@@ -10,12 +12,16 @@ from tests.answers import texts
 from tests.records.test_names_store import begin, capture_of, end, name_it, row_of
 from tests.service.recorded import History, RecordedSessions, is_main_thread, park, restore, state, undo
 from tests.waiting import DEADLINE_S
-from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.facts import UndoFacts
-from waypoint.model.records import Capture, Operation, Ref
+from waypoint.branch.removal import survey
+from waypoint.model.errors import Failed, StateConflict, UnknownName, WaypointError
+from waypoint.model.facts import OperationFacts, UndoFacts
+from waypoint.model.records import Caller, Capture, Operation, Ref
 from waypoint.records import reading
+from waypoint.records.callers import asked_by, current, under_intent
 from waypoint.records.names import Names
 from waypoint.records.reading import PIECE
+from waypoint.session import undo as session_undo
+from waypoint.session.live.pending_records import PendingRecords
 
 
 def test_an_undo_reports_the_undone_operation(names: Names, history: History, tip: Capture) -> None:
@@ -55,7 +61,7 @@ def test_an_undo_of_a_restore_restores_the_replaced_session(
     assert ref is not None
     assert ref.capture == later.id
     assert told.undone.undo == f"restore the session that was on main, move main back to {later.id[:12]}"
-    # The restore made by the undo is a part of the undo, so the next undo is of an earlier operation.
+    # The restore has no entry of its own, so the next undo is of an earlier operation.
     last = names.last_to_undo(lambda _: True)
     assert last is not None
     assert last.number == restored - 1
@@ -73,7 +79,7 @@ def test_a_name_that_moves_during_an_undo_is_a_conflict(
 
     def move() -> None:
         with names.change("meanwhile") as change:
-            change.put(name, msgspec.structs.replace(found, capture=tip.id))
+            change.put(name, msgspec.structs.replace(found, capture=tip.id, origin="meanwhile"))
         after.append(state(names))
 
     sessions.afterwards = move
@@ -81,8 +87,9 @@ def test_a_name_that_moves_during_an_undo_is_a_conflict(
         undo(history)
     error = caught.value
     assert (error.tried, error.on) == ("undo", f"operation {number} (park)")
-    assert (error.said, error.next_step) == (f"another operation has just changed {name}", "see 'waypoint op log'")
-    assert [state(names)] == after  # the undo has written nothing
+    assert error.said == f"another operation has just changed {name}"
+    check_incomplete(names, history, error, number)
+    assert (names.refs(), names.live(), names.operations()[1:]) == after[0], "names were moved"
 
 
 def test_a_session_that_ends_during_the_undo_is_a_conflict(
@@ -95,9 +102,150 @@ def test_a_session_that_ends_during_the_undo_is_a_conflict(
         end(names, row, capture_of(row))
 
     sessions.afterwards = end_it
-    with pytest.raises(StateConflict, match="another operation has just changed the session on main"):
+    number = names.last_number()
+    with pytest.raises(StateConflict, match="another operation has just changed main") as caught:
         undo(history)
+    check_incomplete(names, history, caught.value, number)
     assert names.ref("parked") is not None
+
+
+def test_an_undo_that_fails_after_one_of_its_sessions_has_started_can_be_undone(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture
+) -> None:
+    fork(names, tip, "f-1", "f-2")
+    ended = undo(history).operation
+    assert ended is not None
+    before = names.refs()
+
+    def fail() -> None:
+        raise Failed("restore", "capture", "the disk has failed", "see dmesg")
+
+    sessions.afterwards = fail
+    with pytest.raises(Failed, match="the disk has failed") as caught:
+        undo(history, ended.number)
+    entry = check_incomplete(names, history, caught.value, ended.number)
+    assert set(entry.sessions.values()) == {(False, True)}
+    sessions.afterwards = lambda: None
+    assert undo(history).operation is not None, "the incomplete undo is the last operation"
+    assert (names.live(), names.refs()) == ([], before)
+
+
+def check_incomplete(names: Names, history: History, error: WaypointError, number: int) -> OperationFacts:
+    """Check that the last entry has the deeds of an undo of the operation `number`, and that this is not undone."""
+    assert names.intents() == []
+    [entry] = asyncio.run(history.operations(1))
+    assert (entry.verb, entry.undoes, [one["code"] for one in entry.degraded]) == ("undo", None, ["undo-incomplete"])
+    assert error.next_step is not None
+    assert error.next_step.endswith(f"; to reverse the part of the undo that is done: waypoint undo {entry.number}")
+    operation = names.operation(number)
+    assert operation is not None
+    assert not operation.undone
+    return entry
+
+
+def fork(names: Names, origin: Capture, *branches: str) -> None:
+    """Record that the sessions on `branches` were forked from `origin`."""
+    with names.change("fork") as change:
+        for branch in branches:
+            row = row_of(branch)
+            change.reserve(row)
+            change.ready(row, origin.id)
+
+
+def test_an_undo_whose_daemon_was_killed_before_its_first_deed_is_forgotten(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    park(names, tip)
+    before = state(names)
+    interrupt(history, monkeypatch, after=0)
+    assert len(names.intents()) == 1
+    resume(sessions)
+    assert (state(names), names.intents(), sessions.done) == (before, [], [])
+
+
+def test_an_undo_whose_daemon_was_killed_is_completed_for_its_caller(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with asked_by(Caller(uid=1000)):
+        fork(names, tip, "f-1", "f-2", "f-3")
+        ended = undo(history).operation
+        assert ended is not None
+        interrupt(history, monkeypatch, number=ended.number, after=2)
+    assert len(names.live()) == 2
+    assert names.operations()[0].number == ended.number, "a deed has an entry of its own"
+    sessions.done.clear()
+    resume(sessions)
+    assert len(sessions.done) == 1, "a deed was repeated"
+    assert {row.branch for row in names.live()} == {"f-1", "f-2", "f-3"}
+    entry = names.operations()[0]
+    assert (entry.undoes, entry.by, entry.degraded, names.intents()) == (ended.number, Caller(uid=1000), [], [])
+    undo(history, entry.number)
+    assert names.live() == []
+
+
+def test_a_removal_keeps_the_captures_of_an_undo_that_has_begun(
+    names: Names, history: History, tip: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = row_of("main")
+    begin(names, row, tip.id)
+    later = capture_of(row, parents=[tip.id])
+    with names.change("checkpoint") as change:
+        change.add(later)
+        change.advance("main", later.id)
+    aside = restore(names, "main", tip)
+    interrupt(history, monkeypatch, after=0)
+    assert not {later.id, aside.id} & set(survey(names, time.time() + 1).removable)
+
+
+def test_requests_during_an_undo_have_entries_of_their_own(
+    names: Names, history: History, tip: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    park(names, tip)
+    interrupt(history, monkeypatch, after=0)
+    [intent] = names.intents()
+    with under_intent(intent.number):  # a session inherits the context of the undo that has started it
+        name_it(names, "of-the-undo", tip)
+        with asked_by(Caller(branch="main")):
+            name_it(names, "of-the-session", tip)
+    assert set(names.operations()[0].moves) == {"of-the-session"}
+    assert set(names.intents()[0].moves) == {"of-the-undo"}
+
+
+def test_a_record_that_is_written_later_names_the_caller_who_caused_it() -> None:
+    found: list[Caller | None] = []
+
+    async def run() -> None:
+        pending = PendingRecords()
+        with asked_by(Caller(uid=1000)):
+            pending.add("main", "it has ended", lambda: found.append(current()), OSError("disk full"))
+        await pending.settle("main")
+        await pending.close()
+
+    asyncio.run(run())
+    assert found == [Caller(uid=1000)]
+
+
+class KilledError(BaseException):
+    """Ends an undo as if its daemon had been killed."""
+
+
+def interrupt(history: History, monkeypatch: pytest.MonkeyPatch, *, after: int, number: int | None = None) -> None:
+    """Begin an undo, and end it as if its daemon were killed when `after` deeds are done."""
+    carry_out, count = session_undo._carry_out, itertools.count()
+
+    async def carry_out_some(*given: Any) -> Any:
+        if next(count) >= after:
+            raise KilledError
+        return await carry_out(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session_undo, "_carry_out", carry_out_some)
+        with pytest.raises(KilledError):
+            undo(history, number)
+
+
+def resume(sessions: Any) -> None:
+    asyncio.run(session_undo.complete_interrupted(sessions))
 
 
 def test_operations_on_other_names_during_an_undo_are_no_conflict(
@@ -113,19 +261,16 @@ def test_operations_on_other_names_during_an_undo_are_no_conflict(
 def test_an_undo_ends_several_sessions_at_the_same_time(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
-    rows = [row_of(f"f-{number}") for number in (1, 2, 10)]
-    with names.change("fork") as change:
-        for row in rows:
-            change.reserve(row)
-            change.ready(row, tip.id)
+    branches = [f"f-{number}" for number in (1, 2, 10)]
+    fork(names, tip, *branches)
 
     async def run() -> None:
         sessions.gate.clear()
         undoing = asyncio.create_task(history.undo(None))
-        while len(sessions.done) < len(rows):
+        while len(sessions.done) < len(branches):
             await asyncio.sleep(0)
         sessions.gate.set()
-        assert (await undoing).undone.undo.startswith(", ".join(f"end the session on {row.branch}" for row in rows))
+        assert (await undoing).undone.undo.startswith(", ".join(f"end the session on {branch}" for branch in branches))
 
     asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
     assert sorted(names.refs()) == ["main", "one"]
@@ -233,7 +378,7 @@ def test_undos_can_be_undone_again_and_again(names: Names, history: History, tip
         assert [one.undone for one in names.operations()[:2]] == [False, True]
 
 
-def test_the_entry_of_an_undo_has_the_moves_of_its_parts(names: Names, history: History, tip: Capture) -> None:
+def test_the_entry_of_an_undo_has_the_moves_of_its_deeds(names: Names, history: History, tip: Capture) -> None:
     kept = park(names, tip)
     told = undo(history).operation
     assert told is not None

@@ -1,5 +1,5 @@
-"""The daemon, client, CRIU or launcher is killed at each step of a checkpoint, fork, restore and stop. Afterwards the
-home has either the old or the new state, its session answers, and nothing is left over.
+"""The daemon, client, CRIU or launcher is killed at each step of a checkpoint, fork, restore, stop and undo. Afterwards
+the home has either the old or the new state, its session answers, and nothing is left over.
 """
 
 import contextlib
@@ -15,7 +15,18 @@ import pytest
 
 from tests.chaos import victims
 from tests.session import ledger
-from tests.session.transactions import DUMPING, TRANSACTIONS, UNANSWERED, PausableHome, check_after, is_name, replaced
+from tests.session.transactions import (
+    DUMPING,
+    OLD,
+    TRANSACTIONS,
+    UNANSWERED,
+    PausableHome,
+    check_after,
+    is_live,
+    is_name,
+    replaced,
+    say,
+)
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.steps import Step
 
@@ -88,9 +99,18 @@ def test_a_transaction_passes_its_listed_steps(w: PausableHome, name: str) -> No
 
 
 def in_the_gate(case: Case) -> bool:
-    """Select one case of each transaction for the gate: the daemon is killed at the middle step."""
+    """Select the cases for the gate: the daemon is killed at each step of one undo, and at one step of each other
+    transaction.
+    """
     steps = TRANSACTIONS[case.transaction].steps
-    return case.victim == "daemon" and case.step == steps[len(steps) // 2]
+    chosen = {
+        "undo-of-park": steps,
+        "undo-of-restore": (Step.CONFIRMED,),
+        "undo-of-files": (Step.RECORDED,),
+        "undo-of-shell": (Step.CARRIED_OUT,),
+        "undo-of-fork": (Step.RECORDED,),
+    }
+    return case.victim == "daemon" and case.step in chosen.get(case.transaction, (steps[len(steps) // 2],))
 
 
 @pytest.mark.parametrize(
@@ -120,8 +140,29 @@ def test_after_a_kill_at_any_step_the_old_or_the_new_state_exists(w: PausableHom
         assert (command.returncode, bool(re.fullmatch(UNANSWERED, said))) == (125, True), said
     elif case.victim != "client":
         assert (command.returncode, is_done) == (0, True), f"a new {case.victim} did not finish the transaction: {said}"
-        assert re.fullmatch(replaced("w", case.transaction) if case.transaction.startswith("restore") else "", said)
+        printed = replaced("w", case.transaction) if case.transaction.startswith("restore") else transaction.prints
+        assert re.fullmatch(printed, said)
     check_after(w, transaction, before, is_done=is_done)
+
+
+def test_the_next_daemon_starts_the_sessions_that_an_undo_has_not_started_yet(w: PausableHome) -> None:
+    client = w.client
+    w.home.must("fork", "base", "f1", "f2")
+    w.home.must("undo")
+    ended = client.history.operations(1)[0].number
+    with w.pauses.armed(Step.RESTORED, Step.CONFIRMED) as armed, w.home.background("undo", str(ended)) as command:
+        # One of the two stops before its record, so the other one passes that step.
+        assert {armed.wait(), armed.wait()} == {Step.RESTORED, Step.CONFIRMED}
+        os.kill(client.status().pid, signal.SIGKILL)
+        assert command.wait(PATIENCE_S) == 125
+    assert (say(client, "f1"), say(client, "f2")) == (OLD, OLD)
+    (entry,) = client.history.operations(1)
+    assert (entry.undoes, entry.degraded) == (ended, [])
+    ledger.check(w.home)
+    w.home.must("undo", str(entry.number))
+    assert not is_live(client, "f1")
+    assert not is_live(client, "f2")
+    ledger.check(w.home)
 
 
 @pytest.mark.soak(part="faults")

@@ -50,6 +50,11 @@ def is_live(client: Client, branch: str) -> bool:
     return branch in {row.branch for row in client.sessions()}
 
 
+def is_restore_undone(client: Client) -> bool:
+    """Whether the last restore is undone. Unlike `say`, this does not make the shell busy."""
+    return next(one for one in client.history.operations() if one.verb == "restore").undone
+
+
 BEGIN = """
 kept=yes; sleep 1000 & while sleep 0.1; do :; done &
 coproc MEMORY { while read -r told; do if [ "$told" = ? ]; then echo "$word"; else word=$told; fi; done; }
@@ -58,6 +63,7 @@ coproc MEMORY { while read -r told; do if [ "$told" = ? ]; then echo "$word"; el
 ANSWER = "word=; { echo '?' >&${MEMORY[1]} && read -r -t 5 word <&${MEMORY[0]}; } 2>/dev/null"
 OLD, CHANGED = "old yes old old old 3", "changed yes changed changed changed 2"
 REWOUND = "changed yes changed old changed 2"
+SHELL_RESTORED = "changed yes old changed changed 2"
 ONLY_FILES = "yes changed changed 0"  # the state of a session started from files and the shell's variables alone
 
 
@@ -81,14 +87,14 @@ def say(client: Client, branch: str) -> str:
 class Transaction:
     """One command under test.
 
-    `argv`: the command, run while the branch `w` is live. `first`: commands that prepare its input. `dead`: `w` is
-    stopped before the command. `dumps`: the command makes CRIU dump `w`. `steps`: the steps that it passes
-    (waypoint/capture/steps.py). `sure`: the steps after which the new state remains even if all processes are killed.
-    `is_done`: returns whether the new state exists. `ends`: the command ends the session on `w`.
+    `argv`: the command, run while the branch `w` is live. `first`: commands that prepare its input. `dead`: these have
+    ended `w`. `was`: the result of `say` for `w` before the command. `dumps`: the command makes CRIU dump `w`. `steps`:
+    the steps that it passes (waypoint/capture/steps.py). `sure`: the steps after which the new state remains if all
+    processes are killed. `is_done`: returns whether the new state exists. `ends`: the command ends the session on `w`.
 
     `becomes`: the result of `say` for `w` after the command. `made`: the captures and branches that the command makes,
     with the result of `say` for each (for a capture: in a fork). `undone`: the result of `say` for `w` after an undo;
-    `told`: the pattern of what the undo prints on stderr.
+    `told`: the pattern of what the undo prints on stderr. `prints`: the pattern of what the command prints on stderr.
     """
 
     argv: tuple[str, ...]
@@ -99,14 +105,14 @@ class Transaction:
     made: Mapping[str, str] = field(default_factory=dict)
     undone: str = ""
     told: str = ""
+    was: str = CHANGED
+    prints: str = ""
     ends: bool = False
     dead: bool = False
     dumps: bool = field(default=True)
     first: tuple[tuple[str, ...], ...] = ()
 
     def prepare(self, home: Home) -> None:
-        if self.dead:
-            home.must("stop", "w")
         for command in self.first:
             home.must(*command)
 
@@ -175,6 +181,49 @@ TRANSACTIONS = {
         becomes=OLD,
         dead=True,
         dumps=False,
+        first=(("stop", "w"),),
+    ),
+    "undo-of-park": Transaction(
+        ("undo", "-b", "w"),
+        steps=(Step.INTENDED, *START, Step.CARRIED_OUT, Step.UNDONE),
+        sure=(Step.CONFIRMED, Step.CARRIED_OUT, Step.UNDONE),
+        is_done=lambda client: is_live(client, "w") and not is_name(client, "parked"),
+        dead=True,
+        dumps=False,
+        first=(("checkpoint", "parked", "-b", "w", "--park"),),
+    ),
+    "undo-of-restore": Transaction(
+        ("undo", "-b", "w"),
+        steps=(Step.INTENDED, *LIVE, *START, *END, Step.CARRIED_OUT, Step.UNDONE),
+        sure=(Step.CONFIRMED, *END, Step.CARRIED_OUT, Step.UNDONE),
+        is_done=lambda client: say(client, "w") == CHANGED,
+        was=OLD,
+        first=(("restore", "base", "-b", "w"),),
+    ),
+    "undo-of-files": Transaction(
+        ("undo", "-b", "w"),
+        steps=(Step.INTENDED, *LIVE, Step.RECORDED, Step.REWOUND, Step.CARRIED_OUT, Step.UNDONE),
+        sure=(Step.RECORDED, Step.REWOUND, Step.CARRIED_OUT, Step.UNDONE),
+        is_done=lambda client: say(client, "w") == CHANGED,
+        was=REWOUND,
+        first=(("restore", "base", "-b", "w", "--only", "files"),),
+    ),
+    "undo-of-shell": Transaction(
+        ("undo", "-b", "w"),
+        steps=(Step.INTENDED, *LIVE, Step.CARRIED_OUT, Step.UNDONE),
+        sure=(Step.CARRIED_OUT, Step.UNDONE),
+        is_done=is_restore_undone,
+        was=SHELL_RESTORED,
+        first=(("restore", "base", "-b", "w", "--only", "shell"),),
+    ),
+    "undo-of-fork": Transaction(
+        ("undo",),
+        steps=(Step.INTENDED, *LIVE, Step.RECORDED, *END, Step.CARRIED_OUT, Step.UNDONE),
+        sure=(Step.RECORDED, *END, Step.CARRIED_OUT, Step.UNDONE),
+        is_done=lambda client: not any(is_name(client, branch) for branch in FORKS),
+        prints=r"to reverse this undo: waypoint \S+ \S+ undo \d+\n",
+        dumps=False,  # a killed CRIU may belong to any of the forks
+        first=(("fork", "base", *FORKS),),
     ),
     "stop": Transaction(
         ("stop", "w"),
@@ -262,7 +311,7 @@ def check_after(w: PausableHome, transaction: Transaction, before: int, *, is_do
     lives = not (is_done and transaction.ends) and (is_done or not transaction.dead)
     assert is_live(client, "w") == lives
     if lives:
-        assert say(client, "w") == (transaction.becomes if is_done else CHANGED)
+        assert say(client, "w") == (transaction.becomes if is_done else transaction.was)
         check_terminal(w.home, "w")
     ledger.check(w.home)
     if not is_done:
@@ -274,6 +323,14 @@ def check_after(w: PausableHome, transaction: Transaction, before: int, *, is_do
         now = say(client, "again" if name == "new" else name)
         assert now == said
     ledger.check(w.home)
+    if transaction.argv[0] == "undo":
+        (entry,) = client.history.operations(len(client.history.operations()) - before)
+        assert entry.undoes is not None
+        assert not entry.degraded
+        w.home.must("undo", str(entry.number))
+        assert not transaction.is_done(client)
+        ledger.check(w.home)
+        return
     done = {"checkpoint", "park", "fork", "restore", "end", "discard", "start", "gc"}
     assert {one.verb for one in client.history.operations(len(client.history.operations()) - before)} <= done
     if transaction.undone:

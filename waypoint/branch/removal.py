@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.capture.captures import Captures
-from waypoint.model.records import Capture, Operation
+from waypoint.model.records import Capture, Intent, Operation
 from waypoint.records.change import Change
 from waypoint.records.names import Names
 from waypoint.records.reading import Link, Reader
@@ -47,6 +47,7 @@ def survey(names: Reader, since: float) -> Survey:
         kept.update(*(_brought_back(operation) for operation in operations if operation.number >= first))
         if operations[-1].number <= first:
             break
+    kept.update(*map(_needed, names.intents()))
     links: list[Link] = []
     for piece in names.iter_links():
         links += piece
@@ -61,6 +62,13 @@ def _brought_back(operation: Operation) -> set[str]:
         return set()
     before = {move.before.capture for move in operation.moves.values() if move.before and move.before.capture}
     return before | {aside.capture for aside in operation.aside.values()}
+
+
+def _needed(intent: Intent) -> set[str]:
+    """Return the captures that an unfinished undo, or an undo of what it has done, would restore."""
+    refs = [*intent.names.values(), *intent.seen.values(), *(move.before for move in intent.moves.values())]
+    found = {ref.capture for ref in refs if ref and ref.capture} | {aside.capture for aside in intent.aside.values()}
+    return found | {deed.capture for deed in intent.deeds if deed.capture}
 
 
 def remove(
@@ -79,12 +87,12 @@ def remove(
     daemon removes it.
     """
     # The survey is made before the transaction, since a transaction blocks all other writers. If the log has a new
-    # entry by then, the survey is repeated inside. All data that a survey reads changes only with a log entry or by a
-    # removal, and only one removal runs at a time.
-    last = names.last_number()
+    # entry or the intents differ by then, the survey is repeated inside. All data that a survey reads changes only with
+    # one of these or by a removal, and only one removal runs at a time.
+    seen = names.last_number(), names.intents()
     found = survey(names, since)
     with captures.removing() as take, names.change(VERB) as change:
-        if change.last_number() != last:
+        if (change.last_number(), change.intents()) != seen:
             found = survey(change, since)
         free = take(found.removable[:limit])
         chosen = list(change.captures_of([capture for capture in found.removable if capture in free]).values())

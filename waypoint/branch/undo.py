@@ -1,32 +1,17 @@
-"""Undo of an operation: planning its steps, and moving names. The steps on sessions are carried out by the caller."""
+"""Undo of an operation: planning its steps, and moving names. session/undo.py carries out the steps on sessions."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
-
-import msgspec
+from collections.abc import Callable
+from typing import NamedTuple
 
 from waypoint.model.conditions import Degradation, degradation
-from waypoint.model.errors import StateConflict
+from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import DEFAULT_BRANCH, in_order
-from waypoint.model.records import Aside, Aspect, Caller, Capture, Login, Operation, ProgramsLayer, Ref
+from waypoint.model.records import Aside, Caller, Capture, Deed, Intent, Login, Operation, ProgramsLayer, Ref
 from waypoint.records.change import Change
 from waypoint.records.reading import Reader, belongs_to
 
-Act = Literal["end", "start", "restore"]
-
 Lookup = Callable[[str], Ref | None]
 """Looks up what a name stands for: `Names.ref`, `Change.ref`, or the `get` of a dict from `Names.refs`."""
-
-
-class Deed(NamedTuple):
-    """A step of an undo that ends, starts or restores a branch's session. For `start` and `restore`: the id of the
-    capture to restore (None: the branch's tip), and the aspect to restore (None: the whole session).
-    """
-
-    act: Act
-    branch: str
-    capture: str | None = None
-    only: Aspect | None = None
 
 
 class Plan(NamedTuple):
@@ -124,48 +109,35 @@ def _has_gone_on(operation: Operation, name: str, ref: Lookup) -> bool:
     return is_step and now is not None and now.kind == "branch"
 
 
-def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Operation]) -> None:
-    """Move the names of `steps`. The deeds of `steps` have been carried out before.
-
-    `since`: the operations that were logged after the plan was made. Those on the session of a deed were made by the
-    deed, and become parts of the undo. Raises StateConflict if others have moved a name since the plan was made, if the
-    session of a deed has changed twice, or if a branch that is to be removed has a live session.
+def conclude(change: Change, intent: Intent) -> None:
+    """Make `change` the entry of the undo, and move the names. The deeds of the intent are done, and `change` has taken
+    the intent. Raises StateConflict if others have moved a name since the plan was made, or if a branch that is to be
+    removed has a live session.
     """
-    if operation.number < change.first_kept():
-        raise _impossible(operation, "'waypoint gc' has just removed the captures that it needs")
-    expected = dict(steps.seen)
-    parts = _parts(operation, steps, since)
-    for part in parts:
-        expected.update({name: move.after for name, move in part.moves.items() if name in expected})
-    change.undo(operation.number, [msgspec.structs.replace(part, aside=_kept(part)) for part in parts])
+    operation = numbered(change, intent.undoes)
+    change.undo(operation.number)
+    expected = intent.seen | {name: move.after for name, move in intent.moves.items() if name in intent.seen}
     for name, ref in expected.items():
         if change.ref(name) != ref:
             raise _impossible(operation, f"another operation has just changed {name}")
     live = {row.branch for row in change.live()}
-    for name in (name for name, ref in steps.names.items() if ref is None):
+    for name in (name for name, ref in intent.names.items() if ref is None):
         if name in live:
             raise _impossible(operation, f"{name} has a running session", f"stop it first: waypoint stop {name}")
         change.put(name, None)
-    for name, ref in steps.names.items():
+    for name, ref in intent.names.items():
         if ref is not None:
             if change.ref(name) is None:
                 change.check_free(name, ref.kind)
             change.put(name, ref)
 
 
-def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> list[Operation]:
-    """Return the operations of `since` that the deeds logged. Raises StateConflict if a session has changed twice."""
-    left = {deed.branch for deed in steps.deeds}
-    branches = frozenset(left)
-    parts = []
-    for entry in since:
-        on = branches & entry.sessions.keys()
-        for branch in on:
-            if branch not in left:
-                raise _impossible(operation, f"another operation has just changed the session on {branch}")
-            left.remove(branch)
-        parts += [entry] if on else []
-    return parts
+def numbered(names: Reader, number: int) -> Operation:
+    """Return the operation with this number. Raises UnknownName if there is none."""
+    found = names.operation(number)
+    if found is None:
+        raise UnknownName("undo", f"operation {number}", "no operation has this number", "see 'waypoint op log'")
+    return found
 
 
 def losses(

@@ -30,6 +30,9 @@ class Step(StrEnum):
     REWOUND = "rewound"  # in a restore of the files alone: the live session has the capture's files
     ENDED = "ended"  # the ending session's processes are gone
     REMOVING = "removing"  # `gc` has deleted the records of captures; reached before each removal from the disk
+    INTENDED = "intended"  # the intent of an undo is in names.db
+    CARRIED_OUT = "carried-out"  # the sessions of an undo have ended, or run again
+    UNDONE = "undone"  # the undo is in the operation log
     CONCLUDED = "concluded"  # the ended session's files are sealed or removed, and the outcome is in names.db
 
 

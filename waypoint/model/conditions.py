@@ -145,6 +145,13 @@ CONDITIONS: dict[str, Condition] = {
         "Undo restores the session from a capture without processes.",
         "Start the programs by hand.",
     ),
+    # Only some steps of an undo were carried out.
+    "undo-incomplete": Condition(
+        "the undo of operation {subject} is incomplete: {detail}",
+        "An undo has ended or started some sessions and then failed. `subject`: the operation that it was to undo. "
+        "`detail`: the reason.",
+        "Undo this entry by its number, which reverses what was done.",
+    ),
     # The session lacks something that the host has.
     "mount-left-out": Condition(
         "{subject} ({detail})",

@@ -248,7 +248,8 @@ class OperationFacts:
 
     `moves`: names, with their captures before and after (None: no capture). `sessions`: branches, with whether a
     session ran before and after. `undoes`: the operation that this one has undone. `undo`: what undoing this operation
-    would do; None if that is impossible, for the reason in `said`. `note`: other effects.
+    would do; None if that is impossible, for the reason in `said`. `note`: other effects. `degraded`: why an undo is
+    incomplete.
     """
 
     number: int
@@ -261,6 +262,7 @@ class OperationFacts:
     undo: str | None
     said: str
     note: str = ""
+    degraded: list[ConditionFacts] = field(default_factory=list)
 
     @property
     def ended(self) -> list[str]:

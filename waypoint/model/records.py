@@ -1,7 +1,7 @@
 """The records about branches, captures, sessions and operations in the store."""
 
 from collections.abc import Collection
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -406,7 +406,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     `at`: seconds since the epoch. `moves`: by name. `sessions`: by branch, whether a session ran before and after.
     `aside`: by branch, the capture of a replaced live session. `by`: None if there was no caller (a shell that ended).
     `undoes`: the operation that this one has undone. `undone`: whether this one is undone now. `note`: other effects.
-    `expired`: gc may have removed captures that its undo needs.
+    `expired`: gc may have removed captures that its undo needs. `degraded`: why an undo is incomplete.
     """
 
     number: int
@@ -420,3 +420,34 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     undone: bool = False
     note: str = ""
     expired: bool = False
+    degraded: list[Degradation] = []
+
+
+class Deed(NamedTuple):
+    """A step of an undo that ends, starts or restores a branch's session. For `start` and `restore`: the id of the
+    capture to restore (None: the branch's tip), and the aspect to restore (None: the whole session).
+    """
+
+    act: Literal["end", "start", "restore"]
+    branch: str
+    capture: str | None = None
+    only: Aspect | None = None
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """An undo that has begun and is not in the operation log yet.
+
+    `number`: of its row; 0 before it has one. `undoes`: the operation to undo. `deeds`, `names`, `seen`: as in
+    branch/undo.py `Plan`. `moves`, `sessions`, `aside`: the changes of the deeds that are done, as in Operation.
+    """
+
+    number: int = 0
+    undoes: int
+    by: Caller | None
+    lose_processes: bool
+    deeds: list[Deed]
+    names: dict[str, Ref | None]
+    seen: dict[str, Ref | None]
+    moves: dict[str, Move] = {}
+    sessions: dict[str, tuple[bool, bool]] = {}
+    aside: dict[str, Aside] = {}

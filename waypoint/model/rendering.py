@@ -259,4 +259,4 @@ def _moved(one: OperationFacts) -> str:
         f"{name}: {_end(before)} to {_end(after)}" for name, (before, after) in one.moves.items() if before != after
     ]
     sessions = [f"{branch} {changes[before, after]}" for branch, (before, after) in one.sessions.items()]
-    return ", ".join([*names, *sessions, *([one.note] if one.note else [])]) or "-"
+    return ", ".join([*names, *sessions, *filter(None, [one.note]), *map(text, one.degraded)]) or "-"

@@ -1,13 +1,25 @@
 """One transaction on names.db: its checked changes to names, captures and live sessions, and its entry in the log."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from waypoint.model.conditions import Degradation
 from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.records import Aside, Aspect, Capture, LiveRow, Move, Operation, Ref, Standing, StoreIdentity
+from waypoint.model.records import (
+    Aside,
+    Aspect,
+    Capture,
+    Intent,
+    LiveRow,
+    Move,
+    Operation,
+    Ref,
+    Standing,
+    StoreIdentity,
+)
 from waypoint.records import callers
 from waypoint.records.reading import Execute, Reader
 
@@ -17,19 +29,20 @@ class Change(Reader):
     Its reading methods see what the transaction has written so far.
 
     `note`: what the transaction does besides moving names and sessions, as text for its entry in the operation log.
-    `number`: the number of that entry, set at the end of the transaction; None if there is no entry.
+    `degraded`: why that entry is incomplete, if it is an undo. `number`: the number of that entry, set at the end of
+    the transaction; None if there is no entry.
     """
 
     def __init__(self, execute: Execute, path: Path, verb: str) -> None:
         super().__init__(execute, path)
         self.number: int | None = None
         self.note = ""
+        self.degraded: list[Degradation] = []
         self._verb = verb
         self._moves: dict[str, Move] = {}
         self._sessions: dict[str, tuple[bool, bool]] = {}
         self._aside: dict[str, Aside] = {}
         self._undoes: int | None = None
-        self._parts: list[int] = []
 
     # --- names
 
@@ -127,8 +140,8 @@ class Change(Reader):
             self._note(row.branch, after=False)
 
     def replace_session(self, branch: str, aside: str) -> None:
-        """Note that the live session on `branch` is replaced by another one. `aside`: the id of the recorded capture of
-        the replaced session. The caller changes the rows of both sessions (`forget` and `ready`).
+        """Note that the live session on `branch` is replaced by another one, or ended by an undo. `aside`: the id of
+        the recorded capture of that session. The caller changes the rows of the sessions (`forget` and `ready`).
         """
         self._aside[branch] = Aside(capture=aside)
 
@@ -147,24 +160,36 @@ class Change(Reader):
         """Note that no operation before the one with the number `first_kept` can be undone any more."""
         self._execute("UPDATE identity SET first_kept = max(first_kept, ?)", (first_kept,))
 
-    def undo(self, number: int, parts: Sequence[Operation]) -> None:
-        """Note that this change undoes operation `number`. Call this before the change moves a name.
+    def undo(self, number: int) -> None:
+        """Note that this change undoes operation `number`."""
+        self._undoes = number
 
-        `parts`: the operations that ended, started or restored sessions for this undo. They are marked as parts of the
-        undo, and their moves are added to its entry, so that the whole undo can be undone at once. The `aside` of each
-        part contains the captures of all sessions that the part has ended or replaced.
+    def add_intent(self, intent: Intent) -> Intent:
+        """Record that an undo begins. Returns the intent with its number."""
+        query = "INSERT INTO intents (record) VALUES (?)"
+        return msgspec.structs.replace(
+            intent, number=self._execute(query, (msgspec.json.encode(intent),)).lastrowid or 0
+        )
+
+    def take_intent(self, number: int) -> Intent | None:
+        """Remove the intent. What its deeds have changed becomes part of this change. Call this before the change moves
+        a name. Returns None if there is no such intent (any more).
         """
-        self._undoes, self._parts = number, [part.number for part in parts]
-        for part in parts:
-            self._moves.update(part.moves)
-            self._sessions.update(part.sessions)
-            self._aside.update(part.aside)
+        intent = self._intent(number)
+        if intent is not None:
+            self._execute("DELETE FROM intents WHERE number = ?", (number,))
+            self._moves.update(intent.moves)
+            self._sessions.update(intent.sessions)
+            self._aside.update(intent.aside)
+        return intent
 
     def log(self) -> Operation | None:
         """Write the entry in the operation log and return it. None, and no entry, if neither a name nor a session has
-        changed and there is no note.
+        changed and there is no note, or if an undo makes the change: its intent then has the names and sessions.
         """
         if not self._moves and not self._sessions and self._undoes is None and not self.note:
+            return None
+        if (self._moves or self._sessions) and self._add_to_intent():
             return None
         entry = Operation(
             number=0,
@@ -176,15 +201,34 @@ class Change(Reader):
             by=callers.current(),
             undoes=self._undoes,
             note=self.note,
+            degraded=self.degraded,
         )
         query = "INSERT INTO operations (record) VALUES (?)"
         number = self.number = self._execute(query, (msgspec.json.encode(entry),)).lastrowid
         if self._undoes is not None:
             for marked, undone_by in _marks(self, self._undoes, number):
                 self._execute("UPDATE operations SET undone_by = ? WHERE number = ?", (undone_by, marked))
-            for part in [number, *self._parts]:
-                self._execute("UPDATE operations SET undo = ? WHERE number = ?", (number, part))
+            self._execute("UPDATE operations SET undo = number WHERE number = ?", (number,))
         return msgspec.structs.replace(entry, number=number or 0)
+
+    def _add_to_intent(self) -> bool:
+        """If an undo makes this change, add the moves and sessions to the undo's intent. Returns whether that is so."""
+        number = callers.intent()
+        intent = self._intent(number) if number is not None else None
+        if intent is None:  # also if a task that the undo has started outlives the undo
+            return False
+        moves, sessions = dict(intent.moves), dict(intent.sessions)
+        for name, move in self._moves.items():
+            moves[name] = Move(before=moves.get(name, move).before, after=move.after)
+        for branch, states in self._sessions.items():
+            sessions[branch] = (sessions.get(branch, states)[0], states[1])
+        aside = self._aside | intent.aside
+        record = msgspec.json.encode(msgspec.structs.replace(intent, moves=moves, sessions=sessions, aside=aside))
+        self._execute("UPDATE intents SET record = ? WHERE number = ?", (record, number))
+        return True
+
+    def _intent(self, number: int) -> Intent | None:
+        return next((intent for intent in self.intents() if intent.number == number), None)
 
     def _note(self, branch: str, *, after: bool) -> None:
         before = self._sessions[branch][0] if branch in self._sessions else not after

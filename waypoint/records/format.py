@@ -71,7 +71,10 @@ def _to_5(db: sqlite3.Connection) -> None:
 def _to_6(db: sqlite3.Connection) -> None:
     """From format 5 to 6. A capture's record has degradations (`{code, subject, detail}`) instead of sentences, in
     `degraded` and in `layers.programs.lost`. A layer that a capture lacks is not in its record.
+
+    New table: `intents`, the undos that have begun and are not in the log yet.
     """
+    db.execute("CREATE TABLE intents (number INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL)")
 
     def typed(record: dict[str, object], name: str) -> None:
         lines = msgspec.convert(record.get(name) or [], list[str])

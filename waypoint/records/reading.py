@@ -10,7 +10,7 @@ import msgspec
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.ids import is_id, is_id_prefix
 from waypoint.model.names import in_order
-from waypoint.model.records import Capture, LiveRow, Operation, Ref, Standing, StoreIdentity
+from waypoint.model.records import Capture, Intent, LiveRow, Operation, Ref, Standing, StoreIdentity
 from waypoint.records.failures import damaged_record
 
 PIECE = 64
@@ -286,11 +286,6 @@ class Reader:
             left -= len(rows)
             yield [self._operation(*row) for row in rows]
 
-    def operations_since(self, number: int) -> list[Operation]:
-        """The entries that were written after the entry `number`, the oldest first."""
-        rows = self._execute(f"{_OPERATIONS} WHERE number > ? ORDER BY number", (number,)).fetchall()
-        return [self._operation(*row) for row in rows]
-
     def last_to_undo(self, is_meant: Callable[[Operation], bool]) -> Operation | None:
         """The newest entry for which `is_meant` is true and that can be undone; None if there is none.
 
@@ -325,6 +320,14 @@ class Reader:
         """
         ((first,),) = self._execute("SELECT first_kept FROM identity", ()).fetchall()
         return int(first)
+
+    def intents(self) -> list[Intent]:
+        """The undos that have begun and are not in the log yet, the oldest first."""
+        rows = self._execute("SELECT number, record FROM intents ORDER BY number", ()).fetchall()
+        return [
+            msgspec.structs.replace(self._decoded(record, Intent, f"the unfinished undo {number}"), number=number)
+            for number, record in rows
+        ]
 
     def _operation(self, number: int, undone_by: int | None, expired: int, record: bytes) -> Operation:
         found = self._decoded(record, Operation, f"operation {number}")

@@ -1,40 +1,34 @@
 """The history of a home: captures, names, the operation log, and undo."""
 
 import asyncio
-import dataclasses
 import functools
 from collections.abc import Callable
 
 from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, limited, walk_all, walk_back
-from waypoint.branch.undo import Deed, Lookup, Plan, is_from_within, is_of, losses, plan, write
+from waypoint.branch.undo import Lookup, is_from_within, is_of, numbered, plan
 from waypoint.linux.tasks import procfs
-from waypoint.model.conditions import Degradation, facts_of
-from waypoint.model.errors import StateConflict, UnknownName, WaypointError
+from waypoint.model.conditions import facts_of
+from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.facts import (
     BranchFacts,
     CaptureFacts,
-    ConditionFacts,
     NameFacts,
     OperationFacts,
     UndoFacts,
     UndoneFacts,
 )
 from waypoint.model.names import DEFAULT_BRANCH
-from waypoint.model.records import Caller, Capture, Login, Operation, Ref
+from waypoint.model.records import Capture, Login, Operation, Ref
 from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
 from waypoint.model.times import iso_time
 from waypoint.records import callers
 from waypoint.records.names import Names
-from waypoint.records.reading import Reader
 from waypoint.service import capture_facts
 from waypoint.service.home import Home
 from waypoint.service.shapes import Pages
+from waypoint.session import undo as undoing
 from waypoint.session.birth import rights
-from waypoint.session.birth.users import user_name
-from waypoint.session.checkpoint import CheckpointOptions, LossConsent, checkpoint
-from waypoint.session.losses import kept_losses
-from waypoint.session.restore import restore, restore_files, restore_shell
 
 
 async def log(home: Home, query: LogQuery) -> Pages[CaptureFacts]:
@@ -122,18 +116,25 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
 
     Holds the locks of all names and sessions that the operation has moved, so no other request moves them meanwhile.
     """
+    # Shielded, because the undo may replace or end the session that asks, which cancels the request.
+    return await asyncio.shield(asyncio.ensure_future(_undo(home, request)))
+
+
+async def _undo(home: Home, request: UndoRequest) -> UndoFacts:
     while True:
         seen = home.names.last_number()
         chosen = await asyncio.to_thread(_to_undo, home, request)
         if request.dry_run:
             _check_rights(home, chosen)
-            return UndoFacts(operation=None, undone=_undone(home.names, chosen, _plan(home.names, chosen)))
+            return UndoFacts(operation=None, undone=_undone(undoing.plan_undo(home.names, chosen.number), []))
         async with home.sessions.turn(*chosen.moves, *chosen.sessions):
             # Other requests may have logged operations while this request waited for the locks.
             is_chosen = home.names.last_number() == seen
             if is_chosen or (await asyncio.to_thread(_to_undo, home, request)).number == chosen.number:
                 _check_rights(home, chosen)
-                return await _take_back(home, chosen.number, lose_processes=request.lose_processes)
+                done = await undoing.undo(home.sessions, chosen.number, lose_processes=request.lose_processes)
+                entry = _describe(home.names.ref, done.entry)
+                return UndoFacts(operation=entry, undone=_undone(done.planned, done.degraded))
 
 
 def _check_rights(home: Home, operation: Operation) -> None:
@@ -146,95 +147,17 @@ def _check_rights(home: Home, operation: Operation) -> None:
             rights.check_ref(resources, ref, name, tried)
 
 
-async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFacts:
-    """Undo the operation `number`. The caller holds the locks of all names and sessions that it has moved.
-
-    `lose_processes`: sessions that the undo replaces or ends may lose their processes.
-
-    If the undo changes no session, one transaction makes the plan and writes it. Otherwise the plan's steps on sessions
-    (`deeds`) are carried out next, and a second transaction checks that the names have not moved since, and writes.
-    """
-    with home.names.change("undo") as change:
-        operation = _numbered(change, number)
-        steps = _plan(change, operation)
-        undone = _undone(change, operation, steps)
-        before = change.last_number()
-        if not steps.deeds:
-            write(change, operation, steps, [])
-    degraded: list[ConditionFacts] = []
-    if steps.deeds:
-        loss = LossConsent(lose_processes, f"waypoint undo {operation.number} --lose-processes")
-        ends = asyncio.Barrier(max(1, sum(deed.act == "end" for deed in steps.deeds)))
-        works = {deed.branch: _carry_out(home, deed, loss, ends) for deed in steps.deeds}
-        carried_out = await home.sessions.share_turns(works)
-        for deed, items in zip(steps.deeds, carried_out, strict=True):
-            degraded += facts_of(items, deed.branch)
-        with home.names.change("undo") as change:
-            write(change, operation, steps, change.operations_since(before))
-    made = _numbered(home.names, change.number or 0)
-    undone = dataclasses.replace(undone, degraded=degraded)
-    return UndoFacts(operation=_describe(home.names.ref, made), undone=undone)
-
-
-def _plan(names: Reader, operation: Operation) -> Plan:
-    """Plan the undo of `operation`. If a later operation has moved one of its names, the error names that operation."""
-
-    def moved(name: str) -> str:
-        last = names.last_to_undo(lambda one: name in one.moves)
-        if last is None or last.number <= operation.number:
-            return ""
-        return f", last by operation {last.number} ({last.verb}), which was requested {_asked_by(last.by)}"
-
-    return plan(names.ref, operation, moved)
-
-
-def _undone(names: Reader, operation: Operation, steps: Plan) -> UndoneFacts:
-    lost = losses(steps, operation, names.ref, names.capture)
+def _undone(planned: undoing.Planned, degraded: undoing.OfBranches) -> UndoneFacts:
+    operation = planned.operation
     return UndoneFacts(
         number=operation.number,
         verb=operation.verb,
-        undo=steps.words,
-        lost=[one for branch, found in lost for one in facts_of(found, branch)],
-        degraded=[],
+        undo=planned.plan.words,
+        lost=[one for branch, found in planned.lost for one in facts_of(found, branch)],
+        degraded=[one for branch, found in degraded for one in facts_of(found, branch)],
         at=iso_time(operation.at),
-        by=_asked_by(operation.by),
+        by=undoing.asked_by(operation.by),
     )
-
-
-def _asked_by(by: Caller | None) -> str:
-    """The caller of an operation, in words."""
-    if by is None:
-        return "by Waypoint itself"
-    works_on = f"{'for' if by.uid is not None else 'from within'} {by.branch}" if by.branch else ""
-    return " ".join(filter(None, [f"by {user_name(by.uid)}" if by.uid is not None else "", works_on]))
-
-
-async def _carry_out(home: Home, deed: Deed, loss: LossConsent, ends: asyncio.Barrier) -> list[Degradation]:
-    """Carry out `deed`. Returns what could not be restored or was not kept. `ends`: the barrier of all
-    deeds that end a session. No session ends before all are captured: if one cannot be captured, none ends.
-    """
-    sessions, origin = home.sessions, deed.capture or deed.branch
-    match deed.act:
-        case "end":
-            try:
-                if await sessions.settled(deed.branch) is None:
-                    await ends.wait()
-                    return []
-                kept = await checkpoint(
-                    sessions, deed.branch, CheckpointOptions(park=True, undone=True), loss, ends.wait
-                )
-            except BaseException:
-                await ends.abort()
-                raise
-            return kept_losses(kept, "ended")
-        case "restore" if deed.only == "files":
-            return (await restore_files(sessions, deed.branch, origin)).degraded
-        case "restore" if deed.only == "shell":
-            return (await restore_shell(sessions, deed.branch, origin)).degraded
-        case _:
-            restored = await restore(sessions, deed.branch, origin, loss)
-            programs = restored.live.restarted
-            return [*restored.degraded, *(programs.lost if programs else [])]
 
 
 def _iter_branches(names: Names, live: set[str]) -> Pages[BranchFacts]:
@@ -264,7 +187,7 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     the event loop.
     """
     if request.number is not None:
-        return _numbered(home.names, request.number)
+        return numbered(home.names, request.number)
     caller, is_restricted = callers.current(), rights.is_restricted(home.sessions.resources)
     branch = request.branch if request.branch is not None else caller.branch if caller else None
     if branch is not None:
@@ -300,17 +223,10 @@ def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) ->
     undos = (one for piece in home.names.iter_operations() for one in piece if one.undoes is not None)
     last = next((one for one in undos if not one.undone and is_meant(one)), None)
     if last is not None and last.undoes is not None:
-        undone = _numbered(home.names, last.undoes)
+        undone = numbered(home.names, last.undoes)
         said += f": the last undo, {last.number}, reversed operation {undone.number} ({undone.verb})"
         next_step = f"to do this operation again: waypoint undo {last.number}"
     return StateConflict("undo", f"the last operation {whose}", said, next_step, code="nothing-to-undo")
-
-
-def _numbered(names: Reader, number: int) -> Operation:
-    found = names.operation(number)
-    if found is None:
-        raise UnknownName("undo", f"operation {number}", "no operation has this number", "see 'waypoint op log'")
-    return found
 
 
 def _describe(ref: Lookup, operation: Operation) -> OperationFacts:
@@ -338,4 +254,5 @@ def _describe(ref: Lookup, operation: Operation) -> OperationFacts:
         undo=words,
         said=said,
         note=operation.note,
+        degraded=facts_of(operation.degraded),
     )

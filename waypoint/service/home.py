@@ -48,6 +48,7 @@ from waypoint.session.live.pending_records import PendingRecords
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, SessionChange
+from waypoint.session.undo import complete_interrupted
 from waypoint.setup import config as config_file
 from waypoint.setup import criu_find, vanished
 from waypoint.setup.trials import trial
@@ -177,6 +178,7 @@ class Home:
         home._launcher.open()
         if home._host_watch is not None:
             home._host_watch.start()
+        await complete_interrupted(home.sessions)
         asyncio.get_running_loop().run_in_executor(None, vanished.remove_all)
         return home
 

@@ -181,6 +181,8 @@ def _record(resources: Resources, live: LiveSession, taken: Capture, options: Ch
                 change.create(options.name, ref)
         if options.park:
             change.forget(live.record.row)
+        if options.undone:
+            change.replace_session(live.branch, kept.id)
     return kept
 
 

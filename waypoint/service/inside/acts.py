@@ -100,11 +100,7 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
             raise StateConflict(
                 "undo", f"operation {number} ({planned.verb})", said, next_step, code="processes-would-be-lost"
             )
-    # Shielded: the undo may replace or end the session that sent this request, which cancels the request. An undo that
-    # is cancelled after its changes but before its log entry would not be in the log, and the next undo would undo
-    # these changes.
-    undoing = history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
-    done = await asyncio.shield(asyncio.ensure_future(undoing))
+    done = await history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
     assert done.operation is not None  # it is None only for a dry run
     undone = done.undone
     lines = [f"lost: {text(one)}" for one in undone.lost]

@@ -5,6 +5,8 @@ until that succeeds; until then no new request on the branch begins.
 """
 
 import asyncio
+import contextvars
+import functools
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,8 +34,10 @@ class PendingRecords:
 
     def add(self, branch: str, event: str, write: Callable[[], object], error: Exception) -> Failed:
         """Call `write` in a thread every RETRY_S until it raises neither WaypointError nor OSError. `event`: a clause,
-        such as "the session has ended". Returns the error for the client that caused the event.
+        such as "the session has ended". Returns the error for the client that caused the event. The record names the
+        caller of this method as the one who caused the event.
         """
+        write = functools.partial(contextvars.copy_context().run, write)
         self._pending.setdefault(branch, []).append(_Pending(event, write))
         problem = _problem(branch, event, error)
         log.warning("%s", problem)
