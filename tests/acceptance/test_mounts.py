@@ -113,7 +113,9 @@ def test_files_are_restored_although_an_unchanged_mount_is_gone(tmp_path: Path) 
         home.must(*found[1].replace("BRANCH", "elsewhere").split())
         assert inside(home, "elsewhere", "cat /srv/file") == "before\n"
         for place in (untouched, written):
-            subprocess.run(["mount", "-m", "-t", "tmpfs", "none", str(place)], check=True)  # for `mounted` to remove
+            subprocess.run(
+                ["mount", "-m", "-t", "tmpfs", "none", str(place)], check=True
+            )  # unmounted when `mounted` exits
         home.must("restore", "before", "--only", "files")
         assert inside(home, "gone", f"cat /srv/file; ls {written}") == "before\n"
 

@@ -20,7 +20,7 @@ from waypoint.model.errors import WaypointError
 DEADLINE_S = 30.0  # how long an operation may take; it may wait twice for a CRIU that hangs
 _PARTS = [part for part in victims.PARTS if part != "criu"]  # a killed CRIU may harm the session (docs/criu.md)
 VICTIMS = [*((part,) for part in _PARTS), *itertools.combinations(_PARTS, 2)]
-ACCIDENTS = {"nothing": 27, "kill": 64, "full disk": 4, "full disk and kill": 3, "reboot": 2}  # with their weights
+ACCIDENTS = {"nothing": 27, "kill": 64, "full disk": 4, "full disk and kill": 3, "reboot": 2}  # weights
 LATEST_S = 0.12  # latest start of an accident; about the duration of the longest operation
 
 

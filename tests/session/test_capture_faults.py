@@ -210,7 +210,7 @@ def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_co
     """This also holds if the daemon is killed before it reads the request in the copy."""
     session = w.client.session("w")
     asked = "cd /run/waypoint; mkfifo a.9.1; printf 'checkpoint\\0evil\\0' >r.9.1; (cat a.9.1 >/tmp/said) & cd /"
-    session.exec(asked)  # as `waypoint checkpoint evil` does, but without ringing the bell
+    session.exec(asked)  # write the request that `waypoint checkpoint evil` writes, but without ringing the bell
     captured = session.checkpoint("point", tier="live").capture
     session.stop(discard=True)
     with w.pauses.armed(Step.CONFIRMED) as armed, w.home.background("fork", "point", "f") as command:

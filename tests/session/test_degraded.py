@@ -69,7 +69,7 @@ def test_losses_of_a_live_capture_are_reported_outside(home: Home, client: Clien
     ended = home.must("undo")  # ends x2, which has lost its datagram
     assert "degraded" not in ended.stderr
     home.must("exec", "-b", "x1", "--", UNREAD.replace("4242", "4243"))
-    ended = home.must("undo", str(number))  # of the fork that made x1
+    ended = home.must("undo", str(number))  # undo the fork that made x1
     assert "degraded: x1: of the ended session: udp 4243: " in ended.stderr
     replaced = home.must("restore", "before")
     assert f"degraded: of the replaced session: {DROPPED}" in replaced.stderr

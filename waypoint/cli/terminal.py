@@ -50,9 +50,7 @@ def run_on_terminal(home: str, branch: str, verb: str, request: dict[str, object
 
 
 def _shell_status(branch: str, attachment: Attachment) -> int:
-    if (
-        attachment.end.get("reason") == "detached"
-    ):  # the daemon detached this client, on request or because the client was too slow
+    if attachment.end.get("reason") == "detached":  # by the daemon, on request or because this client was too slow
         return _say_detached(branch)
     code = attachment.end.get("exit")
     note(f"\n[{_farewell(branch, attachment.end)}]")

@@ -59,7 +59,7 @@ def decode(data: bytes | str) -> object:
 
 
 def decode_object(data: bytes | str) -> dict[str, object]:
-    """As `decode`, for a JSON object."""
+    """Decode a JSON object like `decode`."""
     value = decode(data)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")

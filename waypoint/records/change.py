@@ -47,7 +47,7 @@ class Change(Reader):
     # --- names
 
     def create(self, name: str, ref: Ref) -> None:
-        """Create the name `name` with the value `ref`. Raises StateConflict as `check_free`."""
+        """Create the name `name` with the value `ref`. Raises StateConflict if the name is not free."""
         self.check_free(name, ref.kind)
         self.put(name, ref)
 

@@ -145,8 +145,9 @@ class Reader:
         return {name: ref for piece in self.iter_refs() for name, ref in piece.items()}
 
     def iter_refs(self) -> Iterator[dict[str, Ref]]:
-        """As `refs`, in dicts of at most PIECE names. All rows are read at the first step, so that all names are from
-        the same moment; the rows of a dict are decoded when the caller requests it.
+        """Yield all names with their refs, sorted as `in_order` says, in dicts of at most PIECE names.
+
+        The first step reads all rows, so all names are from the same moment. Each step decodes the rows of its dict.
         """
         rows = self._execute("SELECT name, record FROM refs", ()).fetchall()
         rows.sort(key=lambda row: in_order(row[0]))
@@ -274,7 +275,10 @@ class Reader:
         return [operation for piece in self.iter_operations(limit) for operation in piece]
 
     def iter_operations(self, limit: int | None = None) -> Iterator[list[Operation]]:
-        """As `operations`, in lists of at most PIECE entries. Each list is one query, made when it is requested."""
+        """Yield the entries of the log, the newest first, at most `limit` (None: all), in lists of at most PIECE.
+
+        Each step makes one query.
+        """
         left = float("inf") if limit is None else limit
         before = self.last_number() + 1
         while left > 0:

@@ -82,8 +82,9 @@ def relieve(home: Home) -> None:
 
 
 async def relieve_whole(home: Home) -> bool:
-    """As `relieve`, but remove all that may be removed: the disk was too full for a capture of unknown size. Waits for
-    a running gc and for its own job. Returns whether anything was removed.
+    """Remove all captures that nothing keeps, because the disk was too full for a capture of unknown size.
+
+    Waits for a running gc and for its own job. Returns whether anything was removed.
     """
     freed = False
     running = home.jobs.running("gc")

@@ -38,7 +38,7 @@ def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0) -> int:
 
 
 def open_in_root(folder_fd: int, path: str, flags: int) -> int:
-    """As `open_beneath`, but follows links, as in a process whose root is the folder."""
+    """Open `path` below the folder like `open_beneath`, but follow links as in a process whose root is the folder."""
     return _open(folder_fd, path, flags, 0, 0)
 
 

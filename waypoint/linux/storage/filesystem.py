@@ -82,8 +82,10 @@ def copy_tree(source: StrPath, target: StrPath) -> None:
 
 
 def copy_tree_within(userns: int | None, source: int, target: int) -> None:
-    """As `copy_tree`, between the folders behind two descriptors. With `userns`, `cp` runs as root of that user
-    namespace, for mounts in which only its ids are valid (idmapped.py); attributes trusted.* are lost then.
+    """Copy the content of a folder like `copy_tree`, between two open folders.
+
+    With `userns`, `cp` runs as root of that user namespace, for mounts in which only its ids are valid (idmapped.py);
+    then the attributes trusted.* are not copied.
     """
     paths = [f"/proc/self/fd/{folder}/." for folder in (source, target)]  # without the dot, cp would copy the link
     if userns is None:

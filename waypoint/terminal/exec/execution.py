@@ -71,9 +71,7 @@ class Execution:
         self._save = save
         self._talk = HookExchange(desk.terminal, record.id, record.nonce, record.asked_at)
         self._beginning = Beginning(desk, self._talk, record, wait_prompt_s)
-        self._is_replacing = (
-            False  # the shell has announced that the command replaces the shell, and was allowed to continue
-        )
+        self._is_replacing = False  # the command is about to replace the shell, which the hooks have announced
         self._stopped_by = ""  # the last signal that was sent to the command at its timeout; "": none
         self._signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
 
