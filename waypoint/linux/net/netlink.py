@@ -5,10 +5,10 @@ docs/dependencies.md says why this is not pyroute2.
 
 import socket
 import struct
-from collections.abc import Iterator
 
 # linux/netlink.h
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_SIZE_AND_KIND = struct.Struct("=IH")  # its first two fields
 _ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
 REPLACE, EXCL, CREATE = 0x100, 0x200, 0x400
@@ -21,14 +21,16 @@ def request(kind: int, flags: int, body: bytes) -> bytes:
     return _packed(kind, _REQUEST | _ACK | flags, body)
 
 
-def received(netlink: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """Wait for an answer of the kernel. Yields kind and body of each message in it."""
+def received(netlink: socket.socket) -> list[tuple[int, bytes]]:
+    """Wait for an answer of the kernel. Returns kind and body of each message in it."""
     answer = netlink.recv(_MAX_ANSWER_BYTES)
+    found = []
     position = 0
     while position < len(answer):
-        size, kind, *_ = _HEADER.unpack_from(answer, position)
-        yield kind, answer[position + _HEADER.size : position + size]
+        size, kind = _SIZE_AND_KIND.unpack_from(answer, position)
+        found.append((kind, answer[position + _HEADER.size : position + size]))
         position += size + -size % 4
+    return found
 
 
 def dump(netlink: socket.socket, kind: int, body: bytes) -> list[bytes]:
