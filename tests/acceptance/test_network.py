@@ -72,7 +72,7 @@ def test_a_server_on_a_port_of_the_host_is_never_copied(home: Home, person: Pers
             done = home.cli("fork", point["name"], "-n", "2")  # only one of the two copies could have the port
             assert (done.code, done.stdout) == (5, ""), (generation, done)
             assert (
-                "\n  next: make one copy only; a session with --net private can be copied any number of times; for its"
+                "\n  next: make one copy only; a session with --net private can be copied any number of times; to "
                 in done.stderr
             )
             home.must("fork", point["name"], f"{branch}-one")

@@ -258,7 +258,7 @@ def check_failure(home: Home, done: Completed, code: int) -> None:
     log = check_message(done.stderr)
     if code == 10:
         return
-    assert "\n  next: read the log; `waypoint doctor` shows what works on this machine; for its files" in done.stderr
+    assert "\n  next: read the log; `waypoint doctor` shows what works on this machine; to restore" in done.stderr
     assert log is not None
     assert done.stderr.partition("does not know: ")[2].partition("\n")[0] in log.read_text()
     assert "live" in home.must("doctor").stdout
