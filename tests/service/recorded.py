@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.records.test_names_store import begin, begin_and_end, capture_of, name_it, row_of
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import degradation
 from waypoint.model.facts import OperationFacts, UndoFacts
 from waypoint.model.records import Capture, LiveRow, Ref
@@ -19,7 +20,7 @@ from waypoint.records.callers import for_nobody
 from waypoint.records.names import Names
 from waypoint.service import history as service_history
 from waypoint.session import undo as session_undo
-from waypoint.session.checkpoint import CheckpointOptions, LossConsent
+from waypoint.session.checkpoint import LossConsent
 from waypoint.session.restore import Restored
 from waypoint.session.turns import Turns
 
@@ -59,14 +60,14 @@ class RecordedSessions:
         self,
         _sessions: object,
         branch: str,
-        options: CheckpointOptions,
+        options: CaptureOptions,
         loss: LossConsent,
         agree: Callable[[], Awaitable[object]],
     ) -> Capture:
         async with self._step("park", branch):
             row = self.find(branch)
             assert row is not None
-            assert (options, loss.agreed) == (CheckpointOptions(park=True, undone=True), False)
+            assert (options, loss.agreed) == (CaptureOptions(keep_frozen=True, undone=True), False)
             await agree()
             kept = msgspec.structs.replace(capture_of(row), tier="live")
             with self._names.change("park") as change:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.records.test_names_store import begin_and_end, capture_of, name_it, row_of
 from waypoint.branch.undo import is_from_within
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sealing import placed
 from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
@@ -163,7 +164,7 @@ def test_a_taken_name_is_refused_without_a_transaction(
     taken = own.id[:6]
     asked = {
         "fork": lambda: forking.fork(sessions, "own", [taken]),
-        "checkpoint": lambda: checkpointing.checkpoint(sessions, "main", checkpointing.CheckpointOptions(taken)),
+        "checkpoint": lambda: checkpointing.checkpoint(sessions, "main", CaptureOptions(name=taken)),
     }
     with pytest.raises(StateConflict, match="has an id that begins with this"):
         asyncio.run(asked[verb]())

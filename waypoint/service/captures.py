@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import time
 
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import CheckpointFacts, ExchangedFacts, ForkFacts, ReplacedFacts, SessionFacts
@@ -33,12 +34,12 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     """
     begin = time.monotonic()
     tier = None if request.tier == "auto" else request.tier
-    options = checkpointing.CheckpointOptions(
-        request.name,
+    options = CaptureOptions(
         tier,
-        request.message,
+        message=request.message,
+        keep_frozen=request.park,
+        name=request.name,
         force=request.force,
-        park=request.park,
         within=within,
         attach=await asyncio.to_thread(layers.attachments, request.attach),
     )

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import SessionFacts, StopFacts
@@ -28,7 +29,7 @@ from waypoint.session import session_facts
 from waypoint.session import start as starting
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import Asker, check_owner
-from waypoint.session.checkpoint import CheckpointOptions, checkpoint
+from waypoint.session.checkpoint import checkpoint
 from waypoint.session.live.session import LiveSession
 from waypoint.session.losses import copy_losses
 
@@ -67,7 +68,7 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
         raise UsageProblem("stop", f"branch {branch}", said, "leave out --discard or --checkpoint")
     else:
         capture = await checkpoint(
-            home.sessions, branch, CheckpointOptions(request.checkpoint, park=True), prepare=before_capture
+            home.sessions, branch, CaptureOptions(name=request.checkpoint, keep_frozen=True), prepare=before_capture
         )
     if capture is None:
         return StopFacts(branch=branch)

@@ -5,14 +5,14 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from waypoint.capture.layers.layer import Attachment, CaptureOptions
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.capture.taking import is_disk_full
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import parse_name
-from waypoint.model.records import Capture, Reason, Ref, Tier
+from waypoint.model.records import Capture, Reason, Ref
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.records.reading import Reader, belongs_to
 from waypoint.session.birth.rights import check_name
@@ -28,24 +28,6 @@ Prepare = Callable[[LiveSession], Awaitable[Sequence[Degradation]]]
 """Work before a capture. Returns its failures, for `Capture.degraded`."""
 
 
-class CheckpointOptions(NamedTuple):
-    """`name`: None moves only the branch's tip. `tier`: None means `live` if the processes can be dumped, else
-    `respawn`; with `park` it means `live`. `force`: whether the name is moved if another checkpoint has it. `park`:
-    whether the session ends with the checkpoint. `within`: whether a process of the session makes the request; such a
-    request may only move names that belong to the session's own branch. `undone`: whether an undo parks the session,
-    after which the branch is in its state before the session. `attach`: files to attach to the capture.
-    """
-
-    name: str | None = None
-    tier: Tier | None = None
-    message: str = ""
-    force: bool = False
-    park: bool = False
-    within: bool = False
-    undone: bool = False
-    attach: Sequence[Attachment] = ()
-
-
 class LossConsent(NamedTuple):
     """Whether the user has agreed to lose the processes of a session that is replaced or ended. `command`: the command
     that the error proposes to a user who has not agreed.
@@ -58,16 +40,16 @@ class LossConsent(NamedTuple):
 async def checkpoint(
     sessions: Registry,
     branch: str,
-    options: CheckpointOptions,
+    options: CaptureOptions,
     consent: LossConsent | None = None,
     agree: Callable[[], Awaitable[object]] | None = None,
     prepare: Prepare | None = None,
 ) -> Capture:
     """Capture the session on `branch`, and record the capture as the branch's tip and under `options.name`.
 
-    `consent`: used with `options.park`; if it is None, the user consents by an `options.tier` below `live`. `prepare`:
-    awaited before the capture. `agree`: awaited before the capture is recorded; it may raise to prevent that. After any
-    failure nothing is recorded, and the session continues.
+    With `options.keep_frozen` the session ends. `consent`: to losing its processes then; if it is None, the user
+    consents by an `options.tier` below `live`. `prepare`: awaited before the capture. `agree`: awaited before the
+    capture is recorded; it may raise to prevent that. After any failure nothing is recorded, and the session continues.
     """
     resources = sessions.resources
     _check_name_free(resources, branch, options)
@@ -78,29 +60,22 @@ async def checkpoint(
         live = await sessions.settled_live(branch)
         _check_name_free(resources, branch, options)
         degraded = await prepare(live) if prepare is not None else ()
-        wanted = CaptureOptions(
-            options.tier,
-            "checkpoint",
-            options.message,
-            keep_frozen=options.park,
-            degraded=degraded,
-            attach=options.attach,
-        )
-        if options.park:
-            taken = await capture_to_end(resources, live, wanted, "park", consent or _consent_of(branch, options))
+        options = options._replace(degraded=degraded)
+        if options.keep_frozen:
+            taken = await capture_to_end(resources, live, options, "park", consent or _consent_of(branch, options))
         else:
-            taken = await capture(resources, live, wanted)
+            taken = await capture(resources, live, options)
         try:
             if agree is not None:
                 await agree()
             kept = _record(resources, live, taken, options)
         except BaseException:
             await drop(resources, taken)
-            if options.park:
+            if options.keep_frozen:
                 let_go_on(live)
             raise
         await reach_in_loop(Step.RECORDED)
-        if options.park:
+        if options.keep_frozen:
             await asyncio.shield(sessions.endings.begin(live, Kept(kept, is_undone=options.undone)))
         return kept
 
@@ -117,7 +92,7 @@ async def capture_tip(
     degraded = await prepare(live) if prepare is not None else ()
     taken = await capture(sessions.resources, live, CaptureOptions(None, reason, degraded=degraded))
     try:
-        return _record(sessions.resources, live, taken, CheckpointOptions())
+        return _record(sessions.resources, live, taken, CaptureOptions())
     except BaseException:
         await drop(sessions.resources, taken)
         raise
@@ -167,8 +142,8 @@ async def drop(resources: Resources, taken: Capture) -> None:
     await asyncio.to_thread(resources.captures.drop, taken)
 
 
-def _record(resources: Resources, live: LiveSession, taken: Capture, options: CheckpointOptions) -> Capture:
-    with resources.names.change("park" if options.park else "checkpoint") as change:
+def _record(resources: Resources, live: LiveSession, taken: Capture, options: CaptureOptions) -> Capture:
+    with resources.names.change("park" if options.keep_frozen else "checkpoint") as change:
         kept = placed(change, taken)
         change.add(kept)
         change.advance(live.branch, kept.id)
@@ -179,30 +154,30 @@ def _record(resources: Resources, live: LiveSession, taken: Capture, options: Ch
                 change.put(options.name, ref)
             else:  # raises if a request on another branch has taken the name meanwhile
                 change.create(options.name, ref)
-        if options.park:
+        if options.keep_frozen:
             change.forget(live.record.row)
         if options.undone:
             change.replace_session(live.branch, kept.id)
     return kept
 
 
-def _consent_of(branch: str, options: CheckpointOptions) -> LossConsent:
+def _consent_of(branch: str, options: CaptureOptions) -> LossConsent:
     force = " --force" if options.force else ""
     command = f"waypoint checkpoint {options.name} -b {branch} --park --tier respawn{force}"
     return LossConsent(options.tier in ("files", "respawn"), command)
 
 
-def _may_move(names: Reader, branch: str, options: CheckpointOptions, found: Ref) -> bool:
+def _may_move(names: Reader, branch: str, options: CaptureOptions, found: Ref) -> bool:
     return found.kind == "checkpoint" and options.force and (not options.within or belongs_to(names, found, branch))
 
 
-def _check_name_free(resources: Resources, branch: str, options: CheckpointOptions) -> None:
+def _check_name_free(resources: Resources, branch: str, options: CaptureOptions) -> None:
     name = options.name
     if name is None:
         return
     found = resources.names.ref(parse_name(name))
     if found is not None and not _may_move(resources.names, branch, options, found):
-        park = " --park" if options.park else ""  # also for `stop --checkpoint`, which has no --force
+        park = " --park" if options.keep_frozen else ""  # also for `stop --checkpoint`, which has no --force
         move = f", or replace that checkpoint: waypoint checkpoint --force {name} -b {branch}{park}"
         can_move = _may_move(resources.names, branch, options._replace(force=True), found)
         next_step = "choose another name" + (move if can_move else "")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from waypoint.branch.undo import Plan, conclude, losses, numbered, plan
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import Failed, StateConflict, StoreDamaged, WaypointError
@@ -23,7 +24,7 @@ from waypoint.records import callers
 from waypoint.records.names import Names
 from waypoint.records.reading import Reader
 from waypoint.session.birth.users import user_name
-from waypoint.session.checkpoint import CheckpointOptions, LossConsent, checkpoint
+from waypoint.session.checkpoint import LossConsent, checkpoint
 from waypoint.session.live.resources import Resources
 from waypoint.session.losses import kept_losses
 from waypoint.session.registry import Registry
@@ -169,7 +170,7 @@ async def _carry_out(sessions: Registry, deed: Deed, loss: LossConsent, ends: as
                     await ends.wait()
                     return []
                 kept = await checkpoint(
-                    sessions, deed.branch, CheckpointOptions(park=True, undone=True), loss, ends.wait
+                    sessions, deed.branch, CaptureOptions(keep_frozen=True, undone=True), loss, ends.wait
                 )
             except BaseException:
                 await ends.abort()

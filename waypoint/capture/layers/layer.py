@@ -34,17 +34,29 @@ class Attachment(NamedTuple):
 
 
 class CaptureOptions(NamedTuple):
-    """How to take a capture. `tier`: None means `live` if the processes can be dumped, else `respawn`. `keep_frozen`:
-    whether the session stays frozen and its terminal stopped; the caller then ends the session, or thaws it and calls
-    `Subject.go_on`. `degraded`: lines about failures before the capture, for `Capture.degraded`.
+    """How to take a capture and name it; one record from the request to the layers.
+
+    `tier`: None means `live` if the processes can be dumped, else `respawn`; for a session that ends it means `live`.
+    `keep_frozen`: whether the session stays frozen and its terminal stopped; the caller then ends the session, or thaws
+    it and calls `Subject.go_on`. `degraded`: failures before the capture, for `Capture.degraded`. `attach`: files to
+    attach to the capture.
+
+    For `session/checkpoint.py`: `name`: None moves only the branch's tip. `force`: whether the name is moved if another
+    checkpoint has it. `within`: whether a process of the session makes the request; such a request may only move names
+    that belong to the session's own branch. `undone`: whether an undo ends the session, after which the branch is in
+    its state before the session.
     """
 
-    tier: Tier | None
-    reason: Reason
+    tier: Tier | None = None
+    reason: Reason = "checkpoint"
     message: str = ""
     keep_frozen: bool = False
     degraded: Sequence[Degradation] = ()
     attach: Sequence[Attachment] = ()
+    name: str | None = None
+    force: bool = False
+    within: bool = False
+    undone: bool = False
 
 
 @dataclass(slots=True)
