@@ -322,21 +322,39 @@ __wp_check() {
   unset 'functions[__wp_chk]'
 }
 
+# Write one record. If the name or the text has a NUL, both are escaped, and the kind is a capital letter.
+__wp_record() {
+  if [[ $2$4 == *$'\0'* ]]; then
+    builtin print -rN -- "${(U)1}" "${${2//\\/\\\\}//$'\0'/\\0}" "$3" "${${4//\\/\\\\}//$'\0'/\\0}"
+  else
+    builtin print -rN -- "$@"
+  fi
+}
+
 # Write the shell's state to stdout, as in bash. $1: the number of the state. $2: the user's options. `typeset -p` writes a newline in a
-# value as \n, so its output has one line for each variable.
+# value as \n, so its output has one line for each variable. Without printeightbit, it prints the same text for different bytes.
 __wp_state() {
   local __wp_v __wp_t
+  local -a __wp_fs __wp_rec=(builtin print -rN --)
+  setopt printeightbit
   {
     builtin print -rN -- s "$1" zsh "$__wp_r" o '' '' "$2" || return 1
-    for __wp_v in "${(@)__wp_args}"; do builtin print -rN -- g '' '' "$__wp_v" || return 1; done
+    for __wp_v in "${(@)__wp_args}"; do __wp_record g '' '' "$__wp_v" || return 1; done
     builtin print -rN -- h '' '' "$__wp_hs" || return 1
-    for __wp_v in "$PWD" "${(@)dirstack}"; do builtin print -rN -- d '' '' "$__wp_v" || return 1; done
+    for __wp_v in "$PWD" "${(@)dirstack}"; do builtin print -rN -- d '' '' "${__wp_v%%$'\0'*}" || return 1; done
     builtin print -rN -- m '' '' && builtin umask && builtin print -rN -- '' l '' '' && builtin ulimit -Sa && builtin print -rN -- '' || return 1
     builtin print -rN -- v '' '' && builtin typeset -p && builtin print -rN -- '' p '' '' $#parameters "${(@kv)parameters}" || return 1
-    builtin print -rN -- f '' '' $#functions "${(@kv)functions}" || return 1
-    for __wp_v __wp_t in "${(@kv)aliases}"; do builtin print -rN -- a "$__wp_v" '' "$__wp_t" || return 1; done
-    for __wp_v __wp_t in "${(@kv)galiases}"; do builtin print -rN -- a "$__wp_v" -g "$__wp_t" || return 1; done
-    for __wp_v __wp_t in "${(@kv)saliases}"; do builtin print -rN -- a "$__wp_v" -s "$__wp_t" || return 1; done
+    __wp_fs=("${(@kv)functions}")
+    if [[ -n ${(M)__wp_fs:#*$'\0'*} ]]; then
+      builtin print -rN -- F '' '' $#functions "${(@)${(@)__wp_fs//\\/\\\\}//$'\0'/\\0}" || return 1
+    else
+      builtin print -rN -- f '' '' $#functions "${(@)__wp_fs}" || return 1
+    fi
+    __wp_fs=("${(@kv)aliases}" "${(@kv)galiases}" "${(@kv)saliases}")
+    [[ -z ${(M)__wp_fs:#*$'\0'*} ]] || __wp_rec=(__wp_record)
+    for __wp_v __wp_t in "${(@kv)aliases}"; do $__wp_rec a "$__wp_v" '' "$__wp_t" || return 1; done
+    for __wp_v __wp_t in "${(@kv)galiases}"; do $__wp_rec a "$__wp_v" -g "$__wp_t" || return 1; done
+    for __wp_v __wp_t in "${(@kv)saliases}"; do $__wp_rec a "$__wp_v" -s "$__wp_t" || return 1; done
     builtin print -rN -- t '' '' && builtin trap && builtin print -rN -- ''
   }
 }

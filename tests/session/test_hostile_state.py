@@ -3,6 +3,7 @@
 import pytest
 
 from waypoint.terminal.shell.dump import MOST_ENTRIES, ShellKind, parse
+from waypoint.terminal.shell.script import compose
 
 
 def state(limits: bytes) -> bytes:
@@ -44,3 +45,29 @@ def test_a_state_with_too_many_entries_is_refused(records: bytes, said: str) -> 
 def test_a_state_with_the_highest_allowed_number_of_entries_is_accepted() -> None:
     most = state(b"")[:-5] + b"v\0\0\0" + LINES[: LINES.rindex(b"declare")] + b"\0e\0\0\0\0"
     assert len(parse(most, "bash").variables) == MOST_ENTRIES
+
+
+def zsh_state(variables: bytes, traps: bytes = b"") -> bytes:
+    types = b"p\0\0\x004\0" + b"".join(name + b"\0scalar\0" for name in (b"a", b"b", b"c", b"d"))
+    records = b"v\0\0\0" + variables + b"\0" + types + b"t\0\0\0" + traps + b"\0"
+    return state(b"")[:-5] + records + b"e\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "text", [rb"$'\M-''; touch ran; : '", rb"$'\M-\'", rb"$'\M-\C-\'", rb"$'\M-\C-x'", b"$(x)", b"x;y", b"`x`"]
+)
+def test_a_zsh_value_that_its_text_does_not_tell_is_left_out_and_reported(text: bytes) -> None:
+    then = parse(zsh_state(b"typeset a=" + text + b"\ntypeset b=good\n", b"trap -- " + text + b" USR1\n"), "zsh")
+    script = compose(parse(zsh_state(b""), "zsh"), then, "it")
+    assert text not in script.body
+    assert b"typeset b=good\n" in script.body
+    assert [line.partition(":")[0] for line in script.stays] == [
+        "the variable a stays as it is",
+        "the trap of USR1 is not set",
+    ]
+
+
+def test_the_byte_1c_in_a_zsh_value_of_any_version_is_restored() -> None:
+    then = parse(zsh_state(rb"typeset a=$'\C-\\'; touch ran; : \C-\'" + b"\n"), "zsh")
+    assert then.variables[b"a"].text == rb"typeset a=$'\034\'; touch ran; : \034'"
+    assert then.unclear == set()

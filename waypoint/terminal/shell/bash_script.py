@@ -5,10 +5,9 @@ Only `declare` accepts an array's value in the form in which bash prints arrays,
 defines the function again at the end.
 """
 
-import re
 from collections.abc import Iterator
 
-from waypoint.terminal.shell.differences import changed_variables, limits
+from waypoint.terminal.shell.differences import changed_variables, limits, set_traps
 from waypoint.terminal.shell.dump import Entry, ShellDump
 from waypoint.terminal.shell.words import FIND, quoted, readable
 
@@ -33,7 +32,6 @@ _ON = {"extglob"}
 _OFF_SHOPTS = {"expand_aliases"}
 _OFF = {"errexit", "noglob", "noexec", "nounset", "xtrace", "verbose", "posix"}
 _OF_POSIX = {"expand_aliases", "interactive_comments", "sourcepath"}  # `set -o posix` and `set +o posix` change these
-_TRAPPED = re.compile(rb"' (\S+)$", re.MULTILINE)
 
 
 def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
@@ -41,7 +39,7 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
     restore.
     """
     yield b"\\builtin set +efnuxv +o posix; \\builtin shopt -u expand_aliases; \\builtin shopt -s extglob"
-    yield b" ".join([b"\\builtin trap -", *_TRAPPED.findall(now.traps), b"DEBUG"])
+    yield b" ".join([b"\\builtin trap -", *now.traps, b"DEBUG"])
     yield b"\\builtin unset -f " + b" ".join(sorted(_USED))
     functions = list(_changed_functions(now, then, stays))
     yield from (b"builtin unset -f -- " + quoted(name) for name in functions if name in now.functions)
@@ -54,7 +52,7 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
     for key, value in then.aliases.items():
         if now.aliases.get(key) != value:
             yield b"builtin alias -- " + quoted(key[1] + b"=" + value)
-    yield then.traps
+    yield from set_traps(then, stays)
     for name in functions:
         if name in then.functions:
             yield from _function(name, then.functions[name])

@@ -29,3 +29,12 @@ def changed_variables(
             stays.append(f"the variable {readable(name)} stays as it is: it is read-only")
             continue
         yield name, before, after
+
+
+def set_traps(then: ShellDump, stays: list[str]) -> Iterator[bytes]:
+    """Yield the lines that set the traps. Append a sentence to `stays` for each trap whose command is unclear."""
+    for name, command in then.traps.items():
+        if command is None:
+            stays.append(f"the trap of {readable(name)} is not set: its saved text does not tell its command")
+        else:
+            yield b"builtin trap -- " + command + b" " + name

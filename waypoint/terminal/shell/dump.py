@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from waypoint.capture.layers.shell import LAST_RECORD
+from waypoint.terminal.shell import printed
 
 ShellKind = Literal["bash", "zsh"]
 
 _BASH_VARIABLE = re.compile(rb"declare -([-A-Za-z]+) ([A-Za-z_][A-Za-z0-9_]*)((?:=.*)?)", re.DOTALL)
-_ZSH_VARIABLE = re.compile(rb"(?:typeset|export|readonly)((?: -\w+(?: \d+)?)*) ([A-Za-z_]\w*)(?: (\w+))?(?:=|$)")
+_ZSH_VARIABLE = re.compile(
+    rb"((?:typeset|export|readonly)((?: -\w+(?: \d+)?)*) ([A-Za-z_]\w*)(?: (\w+))?)(?:=(.*))?", re.DOTALL
+)
+_ESCAPE = re.compile(rb"\\[\\0]")
 _LIMIT = {
     "bash": re.compile(rb".*-(\w)\) +(unlimited|\d{1,20})"),
     "zsh": re.compile(rb"-(\w): .* (unlimited|\d{1,20})"),
@@ -38,7 +42,8 @@ class ShellDump:
     """A shell's state. `options`: the options that are on (for bash: those of `set -o`). `shopts`: bash's `shopt`
     options that are on. `folders`: the working directory, then the rest of the directory stack. `args`: the positional
     parameters. `history`: the content of the history file. `status`: the status of the last command ($?). None means
-    unknown.
+    unknown. `unclear`: the names of variables whose text does not tell their value; this text is never evaluated.
+    `traps`: quoted commands by the names of the signals; the command is None if it is unclear.
     """
 
     kind: ShellKind
@@ -50,7 +55,8 @@ class ShellDump:
     variables: dict[bytes, Entry] = field(default_factory=dict)
     functions: dict[bytes, Entry] = field(default_factory=dict)
     aliases: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)  # by option of `alias` (-g, -s) and name
-    traps: bytes = b""
+    unclear: set[bytes] = field(default_factory=set)
+    traps: dict[bytes, bytes | None] = field(default_factory=dict)
     args: list[bytes] | None = None
     history: bytes | None = None
     status: int | None = None
@@ -68,14 +74,17 @@ def parse(data: bytes, kind: ShellKind, history: bytes | None = None) -> ShellDu
         if len(record) < _RECORD:
             raise ValueError("the shell's state is incomplete: its last record is missing")
         what, name, attributes, text = record
-        if kind == "zsh" and what in (b"p", b"f"):
-            pairs = itertools.islice(fields, 2 * int(text))
+        if kind == "zsh" and what in (b"p", b"f", b"F"):
+            whole = itertools.islice(fields, 2 * int(text))
+            pairs = map(_unescaped, whole) if what == b"F" else whole
             found = dict(zip(pairs, pairs, strict=True))
             if what == b"p":
                 types = found
             else:
                 theirs = (name for name in found if not name.startswith(b"__wp"))
                 dump.functions = {name: Entry(b"", found[name]) for name in theirs}
+        elif kind == "zsh" and what in (b"A", b"G"):
+            _take(dump, what.lower(), _unescaped(name), attributes, _unescaped(text))
         else:
             _take(dump, what, name, attributes, text)
     if kind == "zsh":
@@ -106,7 +115,8 @@ def _take(dump: ShellDump, what: bytes, name: bytes, attributes: bytes, text: by
             found = filter(None, map(_LIMIT[dump.kind].fullmatch, lines))
             dump.limits = {match[1].decode(): match[2] for match in found}
         case b"v":
-            dump.variables = dict(_variables(dump.kind, text))
+            dump.unclear = set()
+            dump.variables = dict(_variables(dump, text))
         case b"f":
             dump.functions[name] = Entry(attributes, text)
         case b"a":
@@ -120,7 +130,7 @@ def _take(dump: ShellDump, what: bytes, name: bytes, attributes: bytes, text: by
 def _take_moment(dump: ShellDump, what: bytes, text: bytes) -> None:
     match what:
         case b"t":
-            dump.traps = text.strip(b"\n")
+            dump.traps = printed.traps(text, {name: entry.text for name, entry in dump.functions.items()})
         case b"s":
             dump.status = int(text) & 0xFF
         case b"g":  # the first of these records is $0
@@ -143,16 +153,24 @@ def _take_options(dump: ShellDump, attributes: bytes, text: bytes) -> None:
         dump.options = {name for name, state in zip(words[::2], words[1::2], strict=True) if state == "on"}
 
 
-def _variables(kind: ShellKind, text: bytes) -> Iterator[tuple[bytes, Entry]]:
+def _unescaped(text: bytes) -> bytes:
+    return _ESCAPE.sub(lambda found: b"\0" if found[0] == b"\\0" else b"\\", text)
+
+
+def _variables(dump: ShellDump, text: bytes) -> Iterator[tuple[bytes, Entry]]:
     """Yield the variables in the output of `declare -p` or `typeset -p`. Both print a newline in a value as \\n, so
-    each variable takes one line.
+    each variable takes one line. Add the names of those with unclear values to `dump.unclear`.
     """
     for line in text.split(b"\n"):
-        if kind == "bash":
+        if dump.kind == "bash":
             match = _BASH_VARIABLE.fullmatch(line)
             if match is not None:
                 yield match[2], Entry(match[1].replace(b"-", b""), match[3])
         else:
-            match = _ZSH_VARIABLE.match(line)
+            match = _ZSH_VARIABLE.fullmatch(line)
             if match is not None:  # the line of a tied pair (PATH and path) names both variables, the scalar first
-                yield match[3] if match[3] and b"a" in match[1] else match[2], Entry(b"", line)
+                name = match[4] if match[4] and b"a" in match[2] else match[3]
+                value = match[5] and printed.readable_value(match[5])
+                if value is None and match[5] is not None:
+                    dump.unclear.add(name)
+                yield name, Entry(b"", line if value is None else match[1] + b"=" + value)

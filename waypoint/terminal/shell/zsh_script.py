@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from waypoint.terminal.shell.differences import changed_variables, limits
+from waypoint.terminal.shell.differences import changed_variables, limits, set_traps
 from waypoint.terminal.shell.dump import Entry, ShellDump
-from waypoint.terminal.shell.words import FIND, quoted
+from waypoint.terminal.shell.words import FIND, quoted, readable
 
 _OPTIONS = ("noaliases", "noerrexit", "noerrreturn", "unset", "noxtrace", "noverbose", "glob")
 EVALUATE = f"\\builtin emulate zsh {' '.join(f'-o {name}' for name in _OPTIONS)} -c"
@@ -19,13 +19,13 @@ _FIXED_OPTIONS = {"interactive", "shinstdin", "singlecommand", "zle", "login", "
 # Functions that zsh would call while the script runs. The script first removes them, and defines them again at the end.
 _RUN = frozenset({b"TRAPDEBUG", b"TRAPERR", b"TRAPZERR"})
 _OWN = re.compile(rb"-local|-hideval|-(?:readonly|hide).*-special")  # types of variables that zsh itself sets
+_DISTORTED = re.compile(rb"[\0\x83-\xa2]")  # an assignment to `functions` in zsh 5.9 changes these bytes
 _UNLOADED = re.compile(rb"builtin autoload -X(\w*)")
-_TRAPPED = re.compile(rb"' (\S+)$", re.MULTILINE)
 
 
 def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
     """Yield the lines of the script. Append a sentence to `stays` for each variable that the script cannot restore."""
-    yield b" ".join([b"builtin trap -", *_TRAPPED.findall(now.traps), b"DEBUG"])
+    yield b" ".join([b"builtin trap -", *now.traps, b"DEBUG"])
     changed = [
         name
         for name in sorted({*now.functions, *then.functions})
@@ -35,7 +35,7 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
     yield from limits(now, then)
     yield b"__wp_t=$PWD"
     # zsh's `cd -` uses the previous folder and not OLDPWD, so the script changes to that folder first.
-    if b"OLDPWD" in then.variables:
+    if b"OLDPWD" in then.variables and b"OLDPWD" not in then.unclear:
         yield then.variables[b"OLDPWD"].text
         yield b'builtin cd -q -- "$OLDPWD" 2>/dev/null'
     yield b"builtin cd -q -- " + quoted(then.folders[0]) + b' || builtin cd -q -- "$__wp_t"'
@@ -50,7 +50,7 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
     for name in changed:
         if name in then.functions:
             yield from _function(name, then.functions[name].text)
-    yield then.traps
+    yield from set_traps(then, stays)
 
 
 def _function(name: bytes, text: bytes) -> Iterator[bytes]:
@@ -63,6 +63,10 @@ def _function(name: bytes, text: bytes) -> Iterator[bytes]:
         return
     yield b"__wp_t=" + quoted(name)
     yield b"functions[$__wp_t]=" + quoted(text)
+    if _DISTORTED.search(text):
+        # The assignment has shown that the text is complete, so no part of it can stand outside of the function.
+        definition = b"function " + quoted(name) + b" {\n" + text + b"\n}"
+        yield b"(( ${+functions[$__wp_t]} )) && builtin eval " + quoted(definition)
 
 
 def history(then: ShellDump) -> Iterator[bytes]:
@@ -86,6 +90,9 @@ def _variables(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[by
     names = sorted(name for name in {*both[0], *both[1]} if all(_is_state(name, variables) for variables in both))
     setting: list[bytes] = []
     for name, before, after in changed_variables(now, then, names, _is_readonly, stays):
+        if name in then.unclear:
+            stays.append(f"the variable {readable(name)} stays as it is: its saved text does not tell its value")
+            continue
         if before is not None and (after is None or not _is_special(before)):
             yield b"builtin unset -- " + name
         if after is not None and not after.attributes.startswith(b"array-tied"):
