@@ -83,7 +83,9 @@ class Moving:
         return True
 
     def remember(self, name: str, branch: str, count: int | None = None) -> bool:
-        """Whether the checkpoint `name` of `branch` exists; if so, note it with `count`, or the session's count."""
+        """If the checkpoint `name` exists, note its count in `kept`: `count`, by default that of the session on
+        `branch`. Return whether the checkpoint exists.
+        """
         if not self.is_there(name):
             return False
         self.kept[name] = self.live[branch] if count is None else count

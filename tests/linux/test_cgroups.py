@@ -23,7 +23,7 @@ def waiting_in(group: str) -> int:
 
 
 def outcome_in(group: str) -> int:
-    """Start a child in the group that exits. Return its exit status; minus the signal's number if it is killed."""
+    """Start a child in the group; the child exits at once. Return its exit status, or minus its signal."""
     pid = fork_into(group)
     if pid == 0:
         os._exit(LIVED)

@@ -167,7 +167,7 @@ def test_parallel_trials_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def begun(home: Path, sessions: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """Yield a process that tries a CRIU, once that CRIU hangs and `sessions` sessions live."""
+    """Yield a process that runs a trial of a CRIU, when the trial has `sessions` sessions. The CRIU then hangs."""
     facts = {"python": os.path.realpath(sys.executable), "root": str(ROOT), "criu": str(criu_path())}
     hangs = script(home.with_name("hangs"), HANGS.format(at=HANGS_AT[sessions], **facts))
     argv = [sys.executable, "-c", TRY, str(hangs), str(home)]

@@ -256,7 +256,9 @@ TRANSACTIONS = {
 
 @dataclass(frozen=True)
 class PausableHome:
-    """A home with the parked capture `base`, whose daemon can be stopped at steps of its operations."""
+    """A home whose daemon can be stopped at steps of its operations. Its capture `base` was made by
+    `checkpoint --park`, which ended the session.
+    """
 
     home: Home
     pauses: Pauses

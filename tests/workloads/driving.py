@@ -102,7 +102,7 @@ class Running:
         )
 
     def must(self, text: str, *arguments: str) -> RunResult:
-        """Run shell text beside the workload, which must succeed within 30 s."""
+        """Run shell text as a separate process in the session. The text must succeed within 30 s."""
         done = self.session.run("timeout", "30", "bash", "-c", text, "row", *arguments, cwd=PLACE)
         assert done.exit == 0, f"{self.session.branch}: {done.exit}: {done.stdout.decode()}{done.stderr.decode()}"
         return done

@@ -1,4 +1,6 @@
-"""A row of the matrix. The rows are in the modules that `rows.py` names."""
+"""The type of a row in the table of workloads: one program that is checkpointed, restored and forked
+(docs/workloads.md). `rows.py` lists the modules with the rows.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class Inventory(NamedTuple):
-    """The things of one kind in a home; the id of a thing is that of its capture or session. `place`: the folder with
-    the mark of the database (records/marks.py). `known`: the recorded ids. `ids`: lists the ids that exist. `path`,
-    `remove`: return the path of a thing, and remove it.
+    """All things of one `kind` in a home, such as the upper trees of captures. Each has the id of its capture or
+    session. `place`: the folder with the mark of its names.db (records/marks.py). `known`: the ids in names.db. `ids`:
+    lists the ids found on the machine. `path`: returns the path of the thing with this id. `remove`: removes it.
     """
 
     kind: Literal["processes", "files", "capture", "session"]

@@ -88,7 +88,7 @@ async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> st
     bound, output = _Bound(left_s), _Output()
     try:
         ended = await live.run(RunRequest(argv=[path], env={"WAYPOINT_HOOK": moment}), bound, output)
-    except OSError as error:  # no folder of the session could hold the file with the exit status
+    except OSError as error:  # a run writes its exit status into a file; none of its folders could be opened
         return f"was not run: {error.strerror or error}"
     if bound.is_over:
         return f"was killed: it took longer than {left_s:.1f} s"

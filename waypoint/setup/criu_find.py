@@ -127,8 +127,8 @@ def try_once(home: Path, program: Path, tries: Tries) -> list[Capability]:
 
 
 def forget_failures(home: Path) -> None:
-    """Remove the saved outcomes of failed trials, so that these programs are tried again. `waypoint setup` calls this,
-    because the user may have corrected what made a trial fail, such as a missing program.
+    """Remove the saved outcomes of failed trials, so that each CRIU that failed is tried again. `waypoint setup` calls
+    this, because the user may have removed the cause since, for example by installing a program that the trial needs.
     """
     kept = _load(home)
     good = [item for item in kept if passed(item.rows)]

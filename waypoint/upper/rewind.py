@@ -207,7 +207,7 @@ class _Step(NamedTuple):
 
 def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
     with _pair(path, job.views) as (source, target):
-        if target is None:  # the folder above is missing or is a link, as in the wanted view
+        if target is None:  # an earlier step has made the folder above missing, or a link
             return _Step(0)
         wanted, present = source.look() if source is not None else None, target.look()
         keeps_below = any(kept.startswith(f"{path}/") for kept in job.keep)

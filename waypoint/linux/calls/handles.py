@@ -1,7 +1,7 @@
 """File handles: names of files that stay the same when the files are renamed (open_by_handle_at(2)).
 
-The handle of a file on an overlay contains the handle of the file in the layer where it comes from. The overlay itself
-opens its handles only with the mount option `nfs_export`; the layer's file system opens the one inside.
+The handle of a file on an overlay contains a second handle: that of the file in the layer where it comes from. The
+overlay opens its own handles only with the mount option `nfs_export`, but the layer's file system opens the second one.
 """
 
 import os

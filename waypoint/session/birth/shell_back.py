@@ -25,8 +25,9 @@ async def restore_shell(resources: Resources, live: LiveSession, origin: Capture
     """Restore the shell's state from the capture `origin` in the new shell of `live`. `stay`: keep the shell's working
     folder.
 
-    Returns the parts that were not restored: variables that the session's setting sets to other values than the setting
-    of `origin`; the whole state if it is another user's, since it is text that the shell would execute.
+    Variables that the start of the session sets (such as those of `--env`) keep their new values. Returns what could
+    not be restored: single values, or the whole state, for example if it is another user's, because it is text that the
+    shell would execute.
     """
     setting = live.record.row.setting
     if changed := change_of(origin.setting.user, setting.user):
