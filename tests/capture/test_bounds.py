@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from waypoint.capture import bounds
+from waypoint.capture.layers.layer import Area
 from waypoint.linux.storage import filesystem
 from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture, Failed
@@ -27,10 +28,12 @@ def subject() -> Any:
     return SimpleNamespace(processes=lambda: [os.getpid(), os.getpid()], facts=facts)
 
 
-def area_with_floor(home: Path, floor_bytes: int) -> Any:
-    """Return a fake home whose disk must keep `floor_bytes` free."""
+def area_with_floor(home: Path, floor_bytes: int) -> Area:
+    """Return the area of a fake home whose disk must keep `floor_bytes` free."""
     outlook = Outlook(0, 0, floor_bytes=floor_bytes)
-    return SimpleNamespace(pool=SimpleNamespace(outlook=lambda: outlook), hot=SimpleNamespace(folder=home))
+    pool: Any = SimpleNamespace(outlook=lambda: outlook)
+    hot: Any = SimpleNamespace(folder=home)
+    return Area(pool, hot)
 
 
 def test_open_files_are_counted() -> None:

@@ -44,16 +44,23 @@ def test_an_undo_without_sessions_is_one_transaction(
     assert verbs == ["undo"]
 
 
-def test_an_undo_of_a_restore_restores_the_replaced_session(
-    names: Names, history: History, sessions: RecordedSessions, tip: Capture
-) -> None:
+def checkpoint_and_restore(names: Names, tip: Capture) -> tuple[Capture, Capture]:
+    """Record a session on `main` that was captured and then replaced by `tip`. Return its capture, and the capture of
+    the replaced session.
+    """
     row = row_of("main")
     begin(names, row, tip.id)
     later = capture_of(row, parents=[tip.id])
     with names.change("checkpoint") as change:
         change.add(later)
         change.advance("main", later.id)
-    aside = restore(names, "main", tip)
+    return later, restore(names, "main", tip)
+
+
+def test_an_undo_of_a_restore_restores_the_replaced_session(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture
+) -> None:
+    later, aside = checkpoint_and_restore(names, tip)
     restored = names.last_number()
     told = undo(history)
     assert sessions.done == [("restore", "main", aside.id)]
@@ -186,13 +193,7 @@ def test_an_undo_whose_daemon_was_killed_is_completed_for_its_caller(
 def test_a_removal_keeps_the_captures_of_an_undo_that_has_begun(
     names: Names, history: History, tip: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = row_of("main")
-    begin(names, row, tip.id)
-    later = capture_of(row, parents=[tip.id])
-    with names.change("checkpoint") as change:
-        change.add(later)
-        change.advance("main", later.id)
-    aside = restore(names, "main", tip)
+    later, aside = checkpoint_and_restore(names, tip)
     interrupt(history, monkeypatch, after=0)
     assert not {later.id, aside.id} & set(survey(names, time.time() + 1).removable)
 

@@ -72,12 +72,7 @@ async def test_every_byte_is_restored_in_variables_traps_aliases_and_functions(s
         assert before.unclear == set()
         assert before.args == _ALL
         assert (await stage.exec(_OTHER + "; trap - USR1; unset -f quoting; unset TIED kept")).exit == 0
-        assert await put_back(stage.daemon.line, "main", await state_of(stage), before, "it") == []
-        after = await state_of(stage)
-        for dump in (before, after):
-            del dump.variables[b"map"]  # its order is not fixed
-        for part in ShellDump.__slots__:
-            assert stable_part(after, part) == stable_part(before, part), part
+        await _put_back_exactly(stage, before)
         await stage.exec("printf '%s\\0' \"${list[@]}\" >list; quoting >ran-by-function; alias hey >alias")
         assert (stage.home / "list").read_bytes() == whole
         assert (stage.home / "ran-by-function").read_bytes() == plain
@@ -108,6 +103,16 @@ async def test_values_with_a_nul_do_not_change_the_rest_of_the_state(stage: Stag
     assert not (stage.home / "ran").exists()
 
 
+async def _put_back_exactly(stage: Stage, before: ShellDump) -> None:
+    """Restore the state `before` in the shell, and check that the shell then has this state."""
+    assert await put_back(stage.daemon.line, "main", await state_of(stage), before, "it") == []
+    after = await state_of(stage)
+    for dump in (before, after):
+        del dump.variables[b"map"]  # its order is not fixed
+    for part in ShellDump.__slots__:
+        assert stable_part(after, part) == stable_part(before, part), part
+
+
 async def _save_and_restore(stage: Stage, values: list[bytes]) -> None:
     whole = b"".join(value + b"\0" for value in values)
     (stage.home / "values").write_bytes(whole)
@@ -116,12 +121,7 @@ async def _save_and_restore(stage: Stage, values: list[bytes]) -> None:
     before = await state_of(stage)
     assert before.args == values
     await stage.exec(_OTHER)
-    assert await put_back(stage.daemon.line, "main", await state_of(stage), before, "it") == []
-    after = await state_of(stage)
-    for dump in (before, after):
-        del dump.variables[b"map"]  # its order is not fixed
-    for part in ShellDump.__slots__:
-        assert stable_part(after, part) == stable_part(before, part), part
+    await _put_back_exactly(stage, before)
     await stage.exec('for v in "${list[@]}"; do printf "%s\\0" "${map["x$v"]}"; done >map; unset v')
     assert (stage.home / "map").read_bytes() == whole
     await stage.exec("printf '%s\\0' \"$@\" >args; printf '%s\\0' \"${list[@]}\" >list; printf '%s' \"$given\" >given")

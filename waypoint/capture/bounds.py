@@ -1,17 +1,13 @@
 """Limits on what a capture may cost, because a session's processes can request captures again and again."""
 
-import errno
-import os
-
 from waypoint.capture.layers.layer import Area
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import beneath, filesystem
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.errors import CannotCapture
 from waypoint.model.paths import SHARED_MEMORY
 from waypoint.model.records import Tier
 from waypoint.records import callers
-from waypoint.upper.contract import NEXT_STEPS, mib
 
 MAX_OPEN_FILES = 500_000
 """The highest number of open files of all processes together: more than one program can have. Examining one takes some
@@ -43,15 +39,7 @@ def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
     it grows. The session's own limits do not count this memory.
     """
     needed = sum(map(procfs.own_bytes, processes)) + _shared_memory(subject.facts.init_pid)
-    outlook = area.pool.outlook()
-    floor = outlook.floor_bytes or outlook.headroom_bytes
-    if filesystem.free_bytes(area.hot.folder) - needed < floor:
-        no_space = os.strerror(errno.ENOSPC)
-        said = (
-            f"{no_space}: after saving {mib(needed)} of memory, the disk of "
-            f"the home would have less than {mib(floor)} free"
-        )
-        raise Failed("capture", f"branch {subject.facts.branch}", said, NEXT_STEPS[errno.ENOSPC], code="disk-full")
+    area.check_space(needed, "memory", "capture", f"branch {subject.facts.branch}")
 
 
 def _shared_memory(init_pid: int) -> int:

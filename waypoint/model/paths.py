@@ -130,3 +130,8 @@ def sha256_hex(data: bytes) -> str:
         except ImportError:
             from hashlib import sha256
     return str(sha256(data).hexdigest())
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether the absolute path `path` is `folder` or below it. Does not access files."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.layer import Attachment
 from waypoint.capture.layers.table import NAMED
-from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.start_plan import OWN_PLACES
 from waypoint.linux.storage import access
 from waypoint.model.errors import NotAllowed, UsageProblem
 from waypoint.model.facts import GotLayerFacts
+from waypoint.model.paths import is_below
 from waypoint.model.records import AttachedLayer, Capture, User
 from waypoint.model.requests import LayerRequest
 from waypoint.records import callers

@@ -3,11 +3,13 @@
 import contextlib
 import errno
 import os
+import stat
 from enum import Enum, auto
 from typing import NamedTuple
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import open_folder
+from waypoint.linux.storage.filesystem import WHITEOUT_DEVICE
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.upper import layout
 
@@ -91,6 +93,11 @@ def look_at(upper: str, place: str) -> InPlace:
                 return InPlace.ELSE
             hides_base = hides_base or (name != "" and stands_alone(folder))
         return InPlace.FILES if has_entries(folder) else InPlace.NOTHING
+
+
+def is_whiteout(facts: os.stat_result) -> bool:
+    """Whether a file of an upper directory marks a file of the base as removed."""
+    return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == WHITEOUT_DEVICE
 
 
 def stands_alone(folder: str | int) -> bool:

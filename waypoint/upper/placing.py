@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import open_folder
-from waypoint.linux.storage.filesystem import WHITEOUT_DEVICE
+from waypoint.model.paths import is_below
 from waypoint.upper import layout
-from waypoint.upper.changes import OPAQUE, REDIRECT
+from waypoint.upper.changes import OPAQUE, REDIRECT, is_whiteout
 
 _READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
@@ -44,7 +44,7 @@ def place(where: Where, path: str, owner: tuple[int, int], copy: Callable[[int, 
     is its path below /proc/self/fd/`fd`. Missing folders above it are made, and belong to `owner` (uid, gid). Raises
     Occupied.
     """
-    target = max((one for one in where.overlays if _is_below(path, one)), key=len)
+    target = max((one for one in where.overlays if is_below(path, one)), key=len)
     *above, last = os.path.relpath(path, target).split("/")
     with contextlib.ExitStack() as held:
         upper = held.enter_context(open_folder(layout.upper_of(where.tree, target)))
@@ -53,7 +53,7 @@ def place(where: Where, path: str, owner: tuple[int, int], copy: Callable[[int, 
         for name in above:
             level = _enter(held, level, name, owner)
         in_upper, in_lower = _look(level.upper, last), _look(level.lower, last)
-        is_removed = in_upper is not None and _is_whiteout(in_upper)
+        is_removed = in_upper is not None and is_whiteout(in_upper)
         if (in_upper is not None and not is_removed) or (in_upper is None and in_lower is not None):
             raise Occupied("it exists in the session")
         if is_removed:
@@ -67,7 +67,7 @@ def place(where: Where, path: str, owner: tuple[int, int], copy: Callable[[int, 
 def _enter(held: contextlib.ExitStack, level: _Level, name: str, owner: tuple[int, int]) -> _Level:
     """The folder `name` in the folder `level`, made if it is missing."""
     in_upper, in_lower = _look(level.upper, name), _look(level.lower, name)
-    is_removed = in_upper is not None and _is_whiteout(in_upper)
+    is_removed = in_upper is not None and is_whiteout(in_upper)
     if is_removed:
         os.unlink(name, dir_fd=level.upper)
     if in_upper is None or is_removed:
@@ -102,11 +102,3 @@ def _look(folder: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _is_whiteout(found: os.stat_result) -> bool:
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == WHITEOUT_DEVICE
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

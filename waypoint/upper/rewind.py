@@ -18,7 +18,7 @@ from typing import NamedTuple
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.deep import remove
 from waypoint.linux.storage.descriptors import open_folder
-from waypoint.upper.changes import stands_alone
+from waypoint.upper.changes import is_whiteout, stands_alone
 
 _COPY_BYTES = 1 << 20
 _NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): two file systems
@@ -155,8 +155,7 @@ def _walk(root: int) -> Iterator[tuple[str, _Facts]]:
                 _check_length(path)
                 facts = item.stat(follow_symlinks=False)
                 is_folder = stat.S_ISDIR(facts.st_mode)
-                is_whiteout = stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
-                whole = _stands_alone(_Entry(above, item.name)) if is_folder else is_whiteout
+                whole = _stands_alone(_Entry(above, item.name)) if is_folder else is_whiteout(facts)
                 if is_folder and not whole:
                     waiting.append(f"{path}/")
                 # A folder's ctime changes with its entries, which are compared on their own.

@@ -4,7 +4,6 @@ choice (model, cache, trace). They are in the hot area, as copies.
 They are copied with the user's rights while the session still runs. A restore places them in the new session's files.
 """
 
-import errno
 import os
 import stat
 import subprocess
@@ -21,7 +20,6 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import Failed, StateConflict, UnknownName, UsageProblem
 from waypoint.model.records import AttachedLayer, Capture, Layers, User
 from waypoint.upper import placing
-from waypoint.upper.contract import NEXT_STEPS, mib
 from waypoint.upper.placing import Occupied
 
 _CONTENT = "content"
@@ -103,14 +101,12 @@ class Attached(Layer):
             next_step = "name a path that does not exist in the session"
             raise StateConflict(f"place the layer {kind} at", path, str(error), next_step) from error
         except subprocess.CalledProcessError as error:
-            raise Failed(
-                f"place the layer {kind} at", path, _words(error), "remove the cause, and try again"
-            ) from error
+            raise Failed(f"place the layer {kind} at", path, _words(error), _TRY_AGAIN) from error
         return found
 
 
 def _copy(area: Area, capture_id: str, one: Attachment) -> AttachedLayer:
-    _check_space(area, one)
+    area.check_space(filesystem.apparent_bytes(one.source, one.user), "attached files", "attach", one.source)
     folder = area.hot.attached(capture_id, one.kind)
     folder.mkdir(mode=0o700, parents=True)
     os.chown(folder, one.user.uid, one.user.gid)  # no other user can reach it, since the folders above are root's
@@ -130,16 +126,6 @@ def _run_copy(tried: str, on: str, folder: os.PathLike[str], words: tuple[str, .
 def _words(error: subprocess.CalledProcessError) -> str:
     lines = os.fsdecode(error.stderr or b"").strip().splitlines() or [f"cp ended with status {error.returncode}"]
     return lines[-1].removeprefix("cp: ")
-
-
-def _check_space(area: Area, one: Attachment) -> None:
-    """Refuse a copy that would leave less free space on the host's disk than a growing pool leaves."""
-    needed = filesystem.apparent_bytes(one.source, one.user)
-    outlook = area.pool.outlook()
-    floor = outlook.floor_bytes or outlook.headroom_bytes
-    if filesystem.free_bytes(area.hot.folder) - needed < floor:
-        said = f"with its {mib(needed)}, the disk of the home would have less than {mib(floor)} free"
-        raise Failed("attach", one.source, said, NEXT_STEPS[errno.ENOSPC], code="disk-full")
 
 
 def _measured(folder: os.PathLike[str], one: Attachment) -> AttachedLayer:

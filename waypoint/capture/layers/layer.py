@@ -1,5 +1,7 @@
 """The interface of a layer: one aspect of a session, which a capture saves and restores."""
 
+import errno
+import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -8,12 +10,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.subject import Subject
+from waypoint.linux.storage import filesystem
 from waypoint.model.conditions import Degradation
+from waypoint.model.errors import Failed
 from waypoint.model.records import Capture, KnownLayer, Layers, Reason, Tier, User, layers_of
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
-from waypoint.upper.contract import Pool
+from waypoint.upper.contract import NEXT_STEPS, Pool, mib
 
 EVERY_TIER = frozenset[Tier](("live", "respawn", "files"))
 
@@ -23,6 +27,19 @@ class Area(NamedTuple):
 
     pool: Pool
     hot: Hot
+
+    def check_space(self, needed_bytes: int, content: str, tried: str, on: str) -> None:
+        """Raise Failed if saving `needed_bytes` in the hot area would leave less free space on the host's disk than a
+        growing pool leaves. `content`: the kind of data. `tried`, `on`: as in WaypointError.
+        """
+        outlook = self.pool.outlook()
+        floor = outlook.floor_bytes or outlook.headroom_bytes
+        if filesystem.free_bytes(self.hot.folder) - needed_bytes < floor:
+            said = (
+                f"{os.strerror(errno.ENOSPC)}: after saving {mib(needed_bytes)} of {content}, the disk of the home "
+                f"would have less than {mib(floor)} free"
+            )
+            raise Failed(tried, on, said, NEXT_STEPS[errno.ENOSPC], code="disk-full")
 
 
 class Attachment(NamedTuple):

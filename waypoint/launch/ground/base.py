@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from waypoint.linux.storage.mounts import MountRecord
 from waypoint.model.conditions import Degradation, degradation
+from waypoint.model.paths import is_below
 from waypoint.model.records import HOST_IDS, IdMap
 from waypoint.upper import layout
 from waypoint.upper.changes import InPlace, changed_targets, look_at
@@ -191,8 +192,3 @@ class _Reach:
         while parent is not None and parent.mount_point == mount.mount_point:
             parent = self._by_id.get(parent.parent)
         return parent is not self.on_top[above]
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Whether the absolute path `path` is `folder` or below it. Does not access files."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

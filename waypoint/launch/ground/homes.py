@@ -4,9 +4,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from waypoint.launch.ground.base import is_below
 from waypoint.linux.storage import mounts
-from waypoint.model.paths import RUNTIME, SYSTEM_HOME
+from waypoint.model.paths import RUNTIME, SYSTEM_HOME, is_below
 
 _NOTE = "home"  # file in a home's runtime folder that contains the home's path
 

@@ -12,10 +12,11 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 
-from waypoint.launch.ground.base import is_below, visible_mounts
+from waypoint.launch.ground.base import visible_mounts
 from waypoint.linux.storage import mounts
 from waypoint.linux.storage.mounts import MNT_DETACH, UMOUNT_NOFOLLOW, MountRecord
 from waypoint.linux.tasks import namespaces
+from waypoint.model.paths import is_below
 
 _MOST_AT_ONE_PLACE = 16  # mounts stacked on one mount point: each is visible only after the one above it is unmounted
 

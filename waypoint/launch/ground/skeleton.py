@@ -21,11 +21,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.leader import place_setsid
 from waypoint.linux.storage import beneath, files, mounts
 from waypoint.linux.storage.descriptors import open_folder
-from waypoint.model.paths import COMMAND_FOLDER, OWN_FOLDER, sha256_hex
+from waypoint.model.paths import COMMAND_FOLDER, OWN_FOLDER, is_below, sha256_hex
 from waypoint.model.records import NOBODY, IdMap
 
 _NODES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))

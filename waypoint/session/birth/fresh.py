@@ -9,13 +9,13 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.launch.ground import start_plan
-from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.limits import Bounds
 from waypoint.launch.spec import StartSpec
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import Degradation, degradation, text_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.ids import new_id
+from waypoint.model.paths import is_below
 from waypoint.model.records import LiveRow
 from waypoint.session.birth.revive import Place
 from waypoint.session.live import record

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from waypoint.launch.ground import homes, id_choice
-from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.limits import fill_in
 from waypoint.linux.storage import access, beneath, mounts
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import NotAllowed, StateConflict, UsageProblem
-from waypoint.model.paths import spelled
+from waypoint.model.paths import is_below, spelled
 from waypoint.model.records import NOBODY, Bind, Ref, SessionLimits, Setting, User
 from waypoint.records import callers
 from waypoint.records.names import Names
