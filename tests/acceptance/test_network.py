@@ -26,6 +26,8 @@ SERVE = (
     'socket.create_connection(("127.0.0.1", {0}), 2); print("reached")\''
 )
 
+ASK_FOR_MPTCP = "python3 -c 'import socket; socket.socket(proto=socket.IPPROTO_MPTCP)' 2>&1"
+
 
 def test_each_session_with_a_private_network_has_its_own_ports(home: Home, person: Person) -> None:
     with listening() as port, session(home, person.name) as branch, session(home, person.name) as other:
@@ -52,6 +54,17 @@ def test_net_none_gives_only_the_loopback_interface(home: Home, person: Person) 
         assert home.cli("exec", "-b", branch, "--", REACH.format(port)).code == 1
         assert inside(home, branch, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '") == "lo\n"
         assert inside(home, branch, SERVE.format(8080)) == "reached\n"
+
+
+@pytest.mark.requires("criu")
+def test_programs_that_ask_for_mptcp_use_tcp_in_original_and_copy(home: Home, person: Person) -> None:
+    """CRIU cannot dump MPTCP sockets; servers of Go 1.24 listen with them where the kernel offers them."""
+    with session(home, person.name) as branch:
+        home.must("checkpoint", f"{branch}-1", "-b", branch)
+        home.must("fork", f"{branch}-1", f"{branch}-copy")
+        for one in (branch, f"{branch}-copy"):
+            assert "Protocol not" in home.cli("exec", "-b", one, "--", ASK_FOR_MPTCP).stdout
+        home.must("stop", f"{branch}-copy", "--discard")
 
 
 @pytest.mark.soak(part="walls")

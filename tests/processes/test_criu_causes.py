@@ -39,6 +39,7 @@ RECORDED = {
     "io-uring-mapped": "io-uring",
     "mount-not-named": "mount",
     "moved-socket": "moved-socket",
+    "mptcp": "mptcp",
     "nested-pidns": "nested-namespace",
     "no-external": "external-missing",
     "no-image": "image-damaged",

@@ -8,6 +8,7 @@ terminal and becomes the init program.
 Sources: namespaces(7), user_namespaces(7), pty(7), kernel Documentation/filesystems/overlayfs.rst.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Literal
@@ -82,8 +83,9 @@ def new_network(spec: StartSpec) -> None:
 
 
 def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX) -> None:
-    """Set up the caller's network namespace: loopback, on a private network also the session's address, and permission
-    for every user to bind low ports and to ping. `last_group`: the last group id of the caller's user namespace.
+    """Set up the caller's network namespace: loopback, on a private network also the session's address, permission for
+    every user to bind low ports and to ping, and no MPTCP. `last_group`: the last group id of the caller's user
+    namespace.
     """
     if net == "private":
         session_side.furnish()
@@ -91,6 +93,9 @@ def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX
         network.raise_loopback()
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")
     network.write_setting("ipv4/ping_group_range", f"0 {last_group}")
+    with contextlib.suppress(FileNotFoundError):  # a kernel without MPTCP
+        # CRIU cannot dump MPTCP sockets. Programs that ask for MPTCP (servers of Go 1.24) then use TCP.
+        network.write_setting("mptcp/enabled", "0")
 
 
 def _mount_from_outside(spec: StartSpec, users: Sequence[int]) -> None:

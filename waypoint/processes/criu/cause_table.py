@@ -110,6 +110,12 @@ CAUSES: tuple[Cause, ...] = (
         "end the process, or make it stop watching files",
     ),
     Cause(
+        "mptcp",
+        r"inet: Unsupported proto 262 for socket",
+        "a process has a Multipath TCP socket open (servers of Go 1.24 and later), which CRIU cannot dump",
+        "use a session with a network of its own, or start the program without MPTCP (Go: GODEBUG=multipathtcp=0)",
+    ),
+    Cause(
         "unix-socket",
         r"Unix socket \d+ not found|Can't dump half of stream unix connection|[Ee]xternal socket is used",
         "a process has a Unix socket open whose other side is outside the session",
