@@ -9,8 +9,9 @@ from hypothesis import settings
 
 from tests import bounds, leaks, needs, soak, workers
 from tests.homes import Home, open_home
-from tests.places import CACHED_CRIU, make_temp_root
+from tests.places import STOCK_CRIU, make_temp_root
 from waypoint.client import Client
+from waypoint.setup import criu_build
 
 _KEPT_VARIABLES = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK", "WAYPOINT_TEST_")
 """Prefixes of the variables that tests read. All other WAYPOINT_ and SUDO_ variables are removed from the environment,
@@ -33,8 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     workers.mount_for_itself()
     config.option.loadscopereorder = False  # workers.in_order replaces xdist's order
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(make_temp_root()))
-    if CACHED_CRIU.exists():
-        os.environ.setdefault("WAYPOINT_CRIU", str(CACHED_CRIU))
+    criu = criu_build.built() or (STOCK_CRIU if STOCK_CRIU.exists() else None)
+    if criu:
+        os.environ.setdefault("WAYPOINT_CRIU", str(criu))
     if hasattr(config, "workerinput"):  # an xdist worker: all workers share one temporary folder
         shared = Path(config.option.basetemp).parent
         config.option.basetemp = str(

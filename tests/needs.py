@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.places import ROOT
+from waypoint.setup import criu_build
 
 PROBE_TIMEOUT_S = 60  # all workers probe at the same time
 
@@ -65,6 +66,15 @@ def _criu() -> str:
         "$0" restore -d -D images -o restore.log --pidfile "$PWD/pid" || { tail -n 3 images/restore.log >&2; exit 1; }
     """
     return _try(["sh", "-ec", script, criu])
+
+
+def _own_criu() -> str:
+    """Try whether the tests' CRIU has Waypoint's patches."""
+    criu = os.environ.get("WAYPOINT_CRIU")
+    if not criu:
+        return "no WAYPOINT_CRIU"
+    done = subprocess.run([criu, "--version"], capture_output=True, text=True, check=False)
+    return "" if f"GitID: {criu_build.GITID}" in done.stdout else f"{criu} has not Waypoint's patches"
 
 
 def _public_checkout() -> str:
@@ -162,7 +172,9 @@ PROBES: dict[str, Callable[[], str]] = {
     "apt-get": _answers("apt-get", "--version"),
     "busybox": _answers("busybox", "true"),
     "perf-cgroup": _perf_cgroup,
+    "own-criu": _own_criu,
     "own-limits": _answers("sh", "-c", "ulimit -n 100 && ulimit -Hn 101"),
+    "patch": _answers("patch", "--version"),
     "postgres": _answers("postgres", "--version"),
     "public-checkout": _public_checkout,
     "root": _in_private_mounts("mount -t tmpfs none . && mknod node c 1 3 && chown 1:1 node"),

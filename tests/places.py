@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TEMP_PREFIX = "/var/tmp/waypoint-"
 RUNTIME = Path("/run/waypoint")
-CACHED_CRIU = ROOT / ".venv/criu-home/criu/bin/criu"
-"""The CRIU that all tests share; `./dev setup` installs it."""
+STOCK_CRIU = ROOT / ".venv/criu-home/criu/bin/criu"
+"""Debian's CRIU, for tests that compare with it, and where Waypoint's own cannot be built."""
 
 
 def temp_root() -> Path:

@@ -8,7 +8,7 @@ import pytest
 from waypoint.linux.calls import programs
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import Capability
-from waypoint.setup import criu_choice
+from waypoint.setup import criu_build, criu_choice
 from waypoint.setup.criu_find import TRIAL_FILE, find, find_or_install, try_once
 from waypoint.setup.trials import NotMade
 
@@ -43,6 +43,41 @@ def make_program(path: Path) -> Path:
     path.write_text(ANSWERS)
     path.chmod(0o755)
     return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine's cache, empty; nothing can be built."""
+
+    def offline(*_: object, **__: object) -> Path:
+        raise HostLacks("download Debian's list of packages from", "http://mirror", "Connection refused")
+
+    monkeypatch.setattr(criu_build, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(criu_build, "build", offline)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def built(cache: Path) -> Path:
+    """The path of a CRIU of Waypoint in the machine's cache."""
+    return make_built(cache)
+
+
+def make_built(cache: Path) -> Path:
+    folder = cache / f"criu-{criu_build.VERSION}-{criu_build.key()}"
+    program = make_program(folder / "criu")
+    (folder / criu_build.TARBALL).touch()
+    (folder / "SHA256SUMS").write_text("".join(f"{line}\n" for line in criu_build.sums(folder)))
+    return program
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of the CRIU in the installed package waypoint-criu."""
+    program = make_program(tmp_path / "site-packages/waypoint_criu/criu")
+    (program.parent / "KEY").write_text(f"{criu_build.key()}\n")
+    monkeypatch.syspath_prepend(program.parent.parent)
+    return program
 
 
 @pytest.fixture
@@ -154,7 +189,6 @@ def test_setup_reports_a_trial_that_could_not_be_made(
         raise NotMade("try CRIU at", str(program), "No space left on device", "make room")
 
     monkeypatch.setattr(criu_choice, "trial", fails)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(
         HostLacks, match="the home and a CRIU are installed, but this CRIU could not be tried: No space"
     ) as told:
@@ -162,11 +196,74 @@ def test_setup_reports_a_trial_that_could_not_be_made(
     assert (told.value.exit_code, told.value.next_step) == (3, "make room")
 
 
-def test_setup_uses_a_working_program_and_installs_nothing(home: Path, distributed: Path) -> None:
+def test_waypoint_s_own_program_comes_first_then_that_of_the_package(
+    home: Path, built: Path, packaged: Path, distributed: Path
+) -> None:
+    trials = Trials(WORKS)
+    assert (find(home, tries=trials).path, find(home, tries=trials).origin) == (built, "cache")
+    built.unlink()
+    assert (find(home, tries=trials).path, find(home, tries=trials).origin) == (packaged, "wheel")
+    (packaged.parent / "KEY").write_text("of another version")
+    assert find(home, tries=trials).origin == "distribution"
+    assert trials.tried == [built, packaged, distributed]
+
+
+def test_a_program_that_fails_its_trial_is_followed_by_the_next(home: Path, built: Path, distributed: Path) -> None:
+    def tries(program: Path) -> list[Capability]:
+        return FAILS if program == built else WORKS
+
+    assert find(home, tries=tries).path == distributed
+
+
+def test_a_cache_that_was_damaged_or_that_others_may_change_is_not_used(cache: Path, built: Path) -> None:
+    assert criu_build.built() == built
+    for path in (built, built.parent, cache):
+        path.chmod(0o775)
+        assert criu_build.built() is None
+        path.chmod(0o755)
+    assert criu_build.built() == built
+    with built.open("a") as file:
+        file.write("#")
+    assert criu_build.built() is None
+
+
+@pytest.mark.privileged
+def test_a_cache_of_another_user_is_not_used(cache: Path, built: Path) -> None:
+    for path in (built, built.parent, cache):
+        os.chown(path, 1234, 1234)
+        assert criu_build.built() is None
+        os.chown(path, 0, 0)
+    assert criu_build.built() == built
+
+
+def test_setup_says_why_it_could_not_build_and_uses_the_next(home: Path, distributed: Path) -> None:
+    said: list[str] = []
+    assert find_or_install(home, said.append, tries=Trials(WORKS)).origin == "distribution"
+    (line,) = said
+    assert line.startswith("Waypoint's own CRIU was not built: cannot download Debian's list of packages from")
+    assert "Connection refused; it needs root, apt, Debian's keyring and a Debian mirror" in line
+
+
+def test_setup_builds_nothing_if_the_package_has_the_program(home: Path, packaged: Path) -> None:
+    said: list[str] = []
+    assert find_or_install(home, said.append, tries=Trials(WORKS)).origin == "wheel"
+    assert said == []
+
+
+def test_setup_reports_an_outdated_package(home: Path, packaged: Path, distributed: Path) -> None:
+    (packaged.parent / "KEY").write_text("of another version")
+    said: list[str] = []
+    assert find_or_install(home, said.append, tries=Trials(WORKS)).origin == "distribution"
+    assert said[0].startswith("the package waypoint-criu is of another version of Waypoint")
+
+
+def test_setup_uses_what_it_has_built(
+    home: Path, cache: Path, distributed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(criu_build, "build", lambda _: make_built(cache))
     said: list[str] = []
     found = find_or_install(home, said.append, tries=Trials(WORKS))
-    assert found.origin == "distribution"
-    assert said == []
+    assert (found.origin, said) == ("cache", [])
 
 
 def test_setup_refuses_a_chosen_program_that_fails_its_trial(home: Path, tmp_path: Path) -> None:

@@ -6,22 +6,26 @@ from pathlib import Path
 
 from waypoint.model.errors import HostLacks
 from waypoint.model.facts import Capability
-from waypoint.processes.criu.rpc import CriuProgram
-from waypoint.setup import criu_install
+from waypoint.processes.criu.rpc import CriuProgram, Origin
 from waypoint.setup.criu_find import find, find_or_install, forget_failures
 from waypoint.setup.rows import CHOOSE_ANOTHER
 from waypoint.setup.trials import NotMade, trial
+
+ORIGINS: dict[Origin, str] = {
+    "chosen": "chosen by WAYPOINT_CRIU",
+    "cache": "Waypoint's own, built on this machine",
+    "wheel": "Waypoint's own, of the package waypoint-criu",
+    "distribution": "of this machine",
+    "private": "of this home",
+}
 
 
 def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
     """Make sure that the home has a CRIU that works; if necessary, install one. `say` prints messages.
 
-    `given`: the value of WAYPOINT_CRIU, if it is set. A process that is not root cannot try whether the CRIU works.
+    `given`: the value of WAYPOINT_CRIU, if it is set.
     """
     _require_program(given)
-    if os.geteuid() != 0:  # a trial makes a session, which takes root
-        say(f"CRIU: {given or criu_install.install(home, say)}, not tried: only root can try it")
-        return
     forget_failures(home)
     try:
         say(_describe(find_or_install(home, say, tries=_tries(home), chosen=given)))
@@ -46,5 +50,4 @@ def _tries(home: Path) -> Callable[[Path], list[Capability]]:
 
 
 def _describe(found: CriuProgram) -> str:
-    origins = {"chosen": "chosen by WAYPOINT_CRIU", "distribution": "of this machine", "private": "of this home"}
-    return f"CRIU: {found.path}, version {found.version}, {origins[found.origin]}"
+    return f"CRIU: {found.path}, version {found.version}, {ORIGINS[found.origin]}"

@@ -1,4 +1,5 @@
-"""Which CRIU a home uses: the one in WAYPOINT_CRIU, else the distribution's if it works here, else the private one.
+"""Which CRIU a home uses: the one in WAYPOINT_CRIU, else the first of these that works here: Waypoint's own from the
+machine's cache, then from the package waypoint-criu; the distribution's; the home's private one.
 
 A trial shows whether a CRIU works; the caller passes the function that makes the trial. The outcome is saved in the
 home, because the same program on the same kernel gives the same outcome.
@@ -6,7 +7,7 @@ home, because the same program on the same kernel gives the same outcome.
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -40,32 +41,43 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
     """Find the CRIU to use. `tries`: makes a trial of a program. `chosen`: the value of WAYPOINT_CRIU, if it is set;
     this CRIU is used without a trial.
 
-    Raises HostLacks if the chosen CRIU does not start, or if the distribution's does not work and no private one is
-    installed; Failed if a trial could not be made.
+    Raises HostLacks if the chosen CRIU does not start, or if none of the others works and no private one is installed;
+    Failed if a trial could not be made.
     """
     if chosen:
         try:
             return _describe(Path(chosen), "chosen")
         except HostLacks as error:
             raise HostLacks("use", f"$WAYPOINT_CRIU ({chosen})", error.said, CHOOSE_ANOTHER) from error
-    why = "there is no CRIU on this machine"
-    distributed = programs.find("criu")
-    if distributed is not None:
-        rows = try_once(home, Path(distributed), tries)
+    why = []
+    for path, origin in _present():
+        rows = try_once(home, path, tries)
         if passed(rows):
-            return _describe(Path(distributed), "distribution")
+            return _describe(path, origin)
         failed = next((row for row in rows if row.state != "ok" and row.required_for != "optional"), None)
-        why = (
-            f"{distributed} does not work here: {failed.name}: {failed.why}"
-            if failed
-            else f"{distributed} was not tried"
-        )
+        why.append(f"{path} does not work here: {failed.name}: {failed.why}" if failed else f"{path} was not tried")
     from waypoint.setup import criu_install  # not at the top, because every start of a daemon loads this module
 
     private = criu_install.installed(home)
     if private is None:
-        raise HostLacks("find", "a CRIU that works here", why, "run `waypoint setup`, which installs a private one")
+        said = "; ".join(why) or "there is no CRIU on this machine"
+        raise HostLacks("find", "a CRIU that works here", said, "run `waypoint setup`, which installs one")
     return _describe(private, "private")
+
+
+def _present() -> Iterator[tuple[Path, Origin]]:
+    """The CRIUs of this machine, the best first."""
+    from waypoint.setup import criu_build
+
+    built = criu_build.built()
+    if built is not None:
+        yield built, "cache"
+    packaged = criu_build.packaged()
+    if packaged is not None and packaged[1] == criu_build.key():
+        yield packaged[0], "wheel"
+    distributed = programs.find("criu")
+    if distributed is not None:
+        yield Path(distributed), "distribution"
 
 
 def remembered(look: Callable[[], CriuProgram]) -> Callable[[], CriuProgram]:
@@ -83,11 +95,13 @@ def remembered(look: Callable[[], CriuProgram]) -> Callable[[], CriuProgram]:
 
 
 def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, chosen: str | None = None) -> CriuProgram:
-    """Find the CRIU to use like `find`, but install a private one if no other works. The CRIU must pass a trial, even
-    if it was chosen.
+    """Find the CRIU to use like `find`, but first build Waypoint's own if it is missing, and install a private one if
+    no other works. The CRIU must pass a trial, even if it was chosen.
 
     Raises HostLacks if no CRIU works; Failed if a trial could not be made.
     """
+    if not chosen:
+        make_own(say)
     try:
         found = find(home, tries=tries, chosen=chosen)
     except HostLacks:
@@ -103,6 +117,24 @@ def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, cho
         next_step = CHOOSE_ANOTHER if failed.remedy == REMEDY else failed.remedy
         raise HostLacks("use CRIU", f"{found.version} at {found.path}", f"{failed.name}: {failed.why}", next_step)
     return found
+
+
+def make_own(say: Callable[[str], None]) -> None:
+    """Build Waypoint's own CRIU for this machine, unless it or the package waypoint-criu is there. If that fails, `say`
+    gets the reason.
+    """
+    from waypoint.setup import criu_build
+
+    packaged = criu_build.packaged()
+    if packaged is not None and packaged[1] == criu_build.key() and criu_build.built() is None:
+        return
+    if packaged is not None and packaged[1] != criu_build.key():
+        say("the package waypoint-criu is of another version of Waypoint, and is not used: install a newer one")
+    try:
+        criu_build.build(say)
+    except HostLacks as error:
+        wanted = "it needs root, apt, Debian's keyring and a Debian mirror"
+        say(f"Waypoint's own CRIU was not built: cannot {error.tried} {error.on}: {error.said}; {wanted}")
 
 
 def try_once(home: Path, program: Path, tries: Tries) -> list[Capability]:
@@ -143,5 +175,5 @@ def _load(home: Path) -> list[TrialOutcome]:
 
 
 def _describe(path: Path, origin: Origin) -> CriuProgram:
-    version = ".".join(map(str, Criu(path).version()))
-    return CriuProgram(path=path, version=version, origin=origin)
+    version, key = Criu(path).version_and_key()
+    return CriuProgram(path=path, version=".".join(map(str, version)), origin=origin, key=key)

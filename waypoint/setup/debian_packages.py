@@ -24,6 +24,7 @@ OWN_CRIU = "set WAYPOINT_CRIU to a CRIU of at least version 4.2 that you have in
 
 # The end of the URL of a mirror of Debian itself. The URLs of security updates and old backports end differently.
 _DEBIAN_URI = re.compile(r"/debian/?$|/debian\.list$")
+_APT_HELPER = "/usr/lib/apt/apt-helper"  # part of the package apt
 _EXPIRED = re.compile(r"Release file .* (is expired|is not valid)")
 _FATAL_WORDS = re.compile(r"^(?:E|W): (.*)$", re.MULTILINE)
 
@@ -100,12 +101,22 @@ class Archive:
         if done.returncode != 0:
             raise self._failed(f"download Debian's list of packages ({self._suite}) from", done.stderr)
 
-    def download(self, package: str) -> list[Package]:
-        """Download `package` and all its dependencies, as if nothing were installed. Returns them sorted by name."""
-        done = self._apt("-y", "--no-install-recommends", "--download-only", "install", package)
+    def download(self, *names: str) -> list[Package]:
+        """Download the packages `names` and all that they depend on, as if nothing were installed. Returns all, sorted
+        by name.
+        """
+        done = self._apt("-y", "--no-install-recommends", "--download-only", "install", *names)
         if done.returncode != 0:
-            raise self._failed(f"download the package {package} ({self._suite}) from", done.stderr)
+            what = f"the package {names[0]}" if len(names) == 1 else f"{len(names)} packages"
+            raise self._failed(f"download {what} ({self._suite}) from", done.stderr)
         return sorted((_describe(path) for path in self._downloads.glob("*.deb")), key=lambda found: found.name)
+
+    def fetch(self, path: str, sha256: str, target: Path) -> None:
+        """Download the file `path` of the mirror to `target`, with apt's proxies. Its digest must be `sha256`."""
+        uri = f"{self._mirror.rstrip('/')}/{path}"
+        done = run([_APT_HELPER, "-c", str(self._config), "download-file", uri, str(target), f"SHA256:{sha256}"])
+        if done.returncode != 0:
+            raise self._failed(f"download {path} from", done.stderr)
 
     def _apt(self, *args: str) -> subprocess.CompletedProcess[str]:
         # apt reads the file of -c last, so it overrides the machine's configuration. The machine's proxies still apply.
@@ -122,7 +133,7 @@ def unpack(packages: list[Package], root: Path) -> None:
     """Unpack the files of all packages into `root`. No script of a package runs."""
     root.mkdir(exist_ok=True)
     for package in packages:
-        done = _run(["dpkg-deb", "-x", str(package.path), str(root)])
+        done = run(["dpkg-deb", "-x", str(package.path), str(root)])
         if done.returncode != 0:
             raise AptFailed("unpack the package", package.path.name, done.stderr.strip(), _next_step(done.stderr))
 
@@ -166,7 +177,7 @@ def _next_step(stderr: str) -> str:
 
 
 def _describe(path: Path) -> Package:
-    done = _run(["dpkg-deb", "-W", "--showformat=${Package} ${Version} ${Architecture}", str(path)])
+    done = run(["dpkg-deb", "-W", "--showformat=${Package} ${Version} ${Architecture}", str(path)])
     if done.returncode != 0:
         raise AptFailed("read the package", path.name, done.stderr.strip(), _next_step(done.stderr))
     name, version, architecture = done.stdout.split()
@@ -176,13 +187,13 @@ def _describe(path: Path) -> Package:
 
 
 def _apt_get(*args: str) -> subprocess.CompletedProcess[str]:
-    return _run(["apt-get", *args])
+    return run(["apt-get", *args])
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run `command` with this process's environment (for its proxies), but with messages in English.
 
-    setpriv makes the kernel kill apt-get if this process is killed with SIGKILL.
+    setpriv makes the kernel kill the program if this process is killed with SIGKILL.
     """
     guard = ["setpriv", "--pdeathsig", "KILL"] if programs.find("setpriv") else []
     words = [*guard, "env", "LC_ALL=C", f"PATH={programs.SEARCH_PATH}", *command]

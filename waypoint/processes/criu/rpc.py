@@ -26,15 +26,22 @@ from waypoint.processes.criu.worker import Spawn, Worker, spawn_here
 _RESTORE_ENV = {"CRIU_FAULT": "130"}
 
 
-Origin = Literal["chosen", "distribution", "private"]
+Origin = Literal["chosen", "cache", "wheel", "distribution", "private"]
+GITID = "waypoint-"
+"""The prefix of the GitID of a CRIU with Waypoint's patches (waypoint/setup/criu_build.py)."""
 
 
 class CriuProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """A CRIU program: `chosen` by the user with WAYPOINT_CRIU, the `distribution`'s, or the home's `private` one."""
+    """A CRIU program: `chosen` by the user with WAYPOINT_CRIU; Waypoint's own, from the machine's `cache` or from the
+    `wheel` waypoint-criu; the `distribution`'s; or the home's `private` one, from Debian.
+
+    `key`: of the patches that are in it (waypoint/setup/criu_build.py); "" without Waypoint's patches.
+    """
 
     path: Path
     version: str
     origin: Origin
+    key: str = ""
 
 
 class Criu:
@@ -46,8 +53,14 @@ class Criu:
 
     def version(self) -> tuple[int, int, int]:
         """The version as (major, minor, sublevel). Raises HostLacks, Failed."""
-        version = _part(self._ask({"type": RequestType.VERSION}), "version")
-        return _number(version, "major_number"), _number(version, "minor_number"), _number(version, "sublevel")
+        return self.version_and_key()[0]
+
+    def version_and_key(self) -> tuple[tuple[int, int, int], str]:
+        """The version, and the key of Waypoint's patches or "" without them. Raises HostLacks, Failed."""
+        found = _part(self._ask({"type": RequestType.VERSION}), "version")
+        version = _number(found, "major_number"), _number(found, "minor_number"), _number(found, "sublevel")
+        gitid = str(found.get("gitid") or "")
+        return version, gitid.removeprefix(GITID) if gitid.startswith(GITID) else ""
 
     def features(self) -> Features:
         """The features that this CRIU has on this kernel. Raises HostLacks, Failed."""
