@@ -8,13 +8,28 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """`minutes`: usual duration on two processors. `workers`: how many processes run its files."""
+    """`minutes`: usual duration on two processors. `workers`: how many processes run its files. `stock`: run the gate's
+    cases of these files with Debian's CRIU, which has not Waypoint's patches, instead of marked cases.
+    """
 
     about: str
     minutes: int
     workers: int = 1
+    stock: tuple[str, ...] = ()
 
 
+STOCK = (
+    "tests/acceptance/test_captured_live.py",
+    "tests/acceptance/test_diverge.py",
+    "tests/acceptance/test_in_flight.py",
+    "tests/acceptance/test_restored_terminals.py",
+    "tests/acceptance/test_survives.py",
+    "tests/acceptance/test_survives_programs.py",
+    "tests/cli/test_fork.py",
+    "tests/processes/test_criu_rpc.py",
+    "tests/processes/test_criu_sessions.py",
+    "tests/processes/test_trial.py",
+)
 PARTS = {
     "advice": Part("each step that a message advises is carried out", 2, 2),
     "chaos": Part("random kills and many clients at once, with a printed seed", 1),
@@ -25,7 +40,8 @@ PARTS = {
     "load": Part("large files, long chains, many branches, leaks of memory", 3),
     "matrix": Part("the shells, users, kinds of ids and drivers that the gate leaves out", 2, 4),
     "outages": Part("how soon Waypoint answers again after one or two of its processes were killed", 2),
-    "setup": Part("setup on unusual machines, installation of packages and of CRIU (needs the registries)", 4, 2),
+    "setup": Part("setup on unusual machines, building and installing CRIU (needs the registries)", 8, 2),
+    "stock": Part("forks and restores of the gate with Debian's CRIU, without Waypoint's patches", 2, 2, STOCK),
     "timing": Part("limits on durations, and cases that need the machine for themselves", 2),
     "walls": Part("isolation where the kernel, the mounts, the users or the network are unusual", 2, 2),
     "workloads": Part("checkpoints of databases, coding agents and many programs (needs the registries)", 2),

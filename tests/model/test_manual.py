@@ -11,6 +11,7 @@ import pytest
 from tests.places import ROOT
 from waypoint.model.verbs import Argument, Option, Verb, manual
 from waypoint.model.verbs.table import WAYPOINT, every_verb, first_sentence
+from waypoint.setup import criu_build
 
 VERBS = every_verb()
 
@@ -65,11 +66,11 @@ def test_no_text_of_a_page_is_a_man_macro(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.soak(part="setup")
 @pytest.mark.requires("network")
-def test_the_wheel_contains_the_pages_made_from_its_table(tmp_path: Path) -> None:
+def test_the_wheel_contains_the_pages_made_from_its_table_and_the_patches_of_criu(tmp_path: Path) -> None:
     source = tmp_path / "source"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
     for path in subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "*.py"],
+        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "*.py", "pyproject.toml", "*.patch"],
         capture_output=True,
         text=True,
         check=True,
@@ -85,4 +86,6 @@ def test_the_wheel_contains_the_pages_made_from_its_table(tmp_path: Path) -> Non
             for name in archive.namelist()
             if "/data/share/man/man1/" in name
         }
+        patches = [name for name in archive.namelist() if name.startswith("waypoint/setup/criu_source/patches/")]
     assert found == manual.pages()
+    assert {Path(name).name for name in patches} == {patch.name for patch in criu_build.patches()}

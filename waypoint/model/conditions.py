@@ -23,6 +23,11 @@ class Condition(NamedTuple):
     remedy: str
 
 
+BUILD_CRIU = (
+    "Run `sudo waypoint setup` with access to a Debian mirror, which builds Waypoint's CRIU, or install the package "
+    "waypoint-criu."
+)
+
 CONDITIONS: dict[str, Condition] = {
     # The capture lacks something.
     "no-processes": Condition(
@@ -182,6 +187,37 @@ CONDITIONS: dict[str, Condition] = {
         "{subject}: enforced for {detail}",
         "The host enforces the limit for each user of the session separately, not for all together.",
         "Run on a host with the cgroup2 controller pids.",
+    ),
+    # The CRIU of the machine lacks a patch of Waypoint: rows of `waypoint doctor`, never of a capture.
+    "interrupted-calls": Condition(
+        "system calls that wait, such as a sleep, can end early at a checkpoint and after a restore (EINTR)",
+        "CRIU interrupts waiting system calls and cannot continue those with a timeout.",
+        BUILD_CRIU,
+    ),
+    "thread-timers": Condition(
+        "programs with a timer for one thread, as profilers use, cannot be restored",
+        "CRIU stores a wrong thread for timers with SIGEV_THREAD_ID.",
+        BUILD_CRIU,
+    ),
+    "removed-open-files": Condition(
+        "a restore can fail if several programs have removed files open, such as libraries of before an upgrade",
+        "CRIU makes mistakes with the names of removed files that processes have open.",
+        BUILD_CRIU,
+    ),
+    "folders-in-proc": Condition(
+        "programs whose folder is in /proc, such as /proc/1, cannot be restored",
+        "CRIU stores a wrong path for folders of processes in /proc.",
+        BUILD_CRIU,
+    ),
+    "half-closed-connections": Condition(
+        "TCP connections of which one direction is closed can hang after a restore",
+        "CRIU restores such connections with a closed window.",
+        BUILD_CRIU,
+    ),
+    "data-in-flight": Condition(
+        "a restore can fail if TCP connections have data that has not been sent",
+        "CRIU lets a restored socket send while its peer does not exist yet.",
+        BUILD_CRIU,
     ),
     # Records of earlier versions, which had sentences only.
     "earlier": Condition(

@@ -401,7 +401,8 @@ class DuFacts:
 class Capability:
     """One row of `doctor`: a feature, whether it works here, why not, and the remedy.
 
-    `required_for`: `session`: every session; `live`: captures with processes; `optional`: nothing.
+    `required_for`: `session`: every session; `live`: captures with processes; `optional`: nothing. `code`: of the
+    condition (docs/conditions.md), for what the machine's CRIU does not keep; else "".
     """
 
     name: str
@@ -409,3 +410,4 @@ class Capability:
     why: str = ""
     remedy: str = ""
     required_for: Literal["session", "live", "optional"] = "optional"
+    code: str = ""

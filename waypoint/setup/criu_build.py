@@ -33,7 +33,7 @@ PATCHES = Path(__file__).resolve().parent / "criu_source/patches"  # a checkout 
 CACHE = Path("/var/cache/waypoint")
 GITID = "waypoint-"  # the prefix of the key in the program's GitID; also in processes/criu/rpc.py, which imports much
 WHEEL = "waypoint_criu"  # the module of the package waypoint-criu
-KEPT = 4  # so many programs stay in the cache: those of the last builds, for other versions of Waypoint on this machine
+KEPT = 8  # so many programs stay in the cache: those of the last builds, for other versions of Waypoint on this machine
 
 SUITE = "forky"
 PACKAGES = """
@@ -113,7 +113,7 @@ def build(say: Say, *, mirror: str | None = None) -> Path:
     present = built()
     if present is not None:
         with contextlib.suppress(PermissionError):  # not root
-            os.utime(_folder())  # for `_sweep`
+            os.utime(_folder())  # for `sweep`
         return present
     if os.geteuid() != 0:
         raise HostLacks("build", f"CRIU in {CACHE}", "only root may do this", "sudo criu/build")
@@ -125,13 +125,13 @@ def build(say: Say, *, mirror: str | None = None) -> Path:
         ownership.check_home(str(CACHE))
         lock = files.lock_folder(str(CACHE))
         try:
-            _sweep()
+            sweep()
             if built() is None:
                 _require_room()
                 _build_and_publish(say, mirror or debian_packages.find_mirror(), keyring)
             return _folder() / "criu"
         finally:
-            _sweep()
+            sweep()
             with contextlib.suppress(OSError):  # not empty
                 CACHE.rmdir()
             os.close(lock)
@@ -266,7 +266,7 @@ def _try(program: Path) -> None:
         raise HostLacks("run", f"the new CRIU {VERSION}", said, OWN_CRIU)
 
 
-def _sweep() -> None:
+def sweep() -> None:
     """Remove what killed builds have left, and all but the programs that were built or asked for last. A running CRIU
     is not disturbed.
     """

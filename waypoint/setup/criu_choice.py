@@ -6,18 +6,9 @@ from pathlib import Path
 
 from waypoint.model.errors import HostLacks
 from waypoint.model.facts import Capability
-from waypoint.processes.criu.rpc import CriuProgram, Origin
-from waypoint.setup.criu_find import find, find_or_install, forget_failures
+from waypoint.setup.criu_find import describe, find, find_or_install, forget_failures
 from waypoint.setup.rows import CHOOSE_ANOTHER
 from waypoint.setup.trials import NotMade, trial
-
-ORIGINS: dict[Origin, str] = {
-    "chosen": "chosen by WAYPOINT_CRIU",
-    "cache": "Waypoint's own, built on this machine",
-    "wheel": "Waypoint's own, of the package waypoint-criu",
-    "distribution": "of this machine",
-    "private": "of this home",
-}
 
 
 def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
@@ -28,7 +19,7 @@ def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
     _require_program(given)
     forget_failures(home)
     try:
-        say(_describe(find_or_install(home, say, tries=_tries(home), chosen=given)))
+        say(f"CRIU: {describe(find_or_install(home, say, tries=_tries(home), chosen=given))}")
     except NotMade as error:
         said = f"the home and a CRIU are installed, but this CRIU could not be tried: {error.said}"
         raise HostLacks("finish the setup of", f"the home {home}", said, error.next_step) from error
@@ -37,7 +28,7 @@ def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
 def check(home: Path, given: str | None, say: Callable[[str], None]) -> None:
     """Print with `say` which CRIU the home uses. Raises HostLacks if no CRIU works."""
     _require_program(given)
-    say(_describe(find(home, tries=_tries(home), chosen=given)))
+    say(f"CRIU: {describe(find(home, tries=_tries(home), chosen=given))}")
 
 
 def _require_program(given: str | None) -> None:
@@ -47,7 +38,3 @@ def _require_program(given: str | None) -> None:
 
 def _tries(home: Path) -> Callable[[Path], list[Capability]]:
     return lambda program: trial(program, home)
-
-
-def _describe(found: CriuProgram) -> str:
-    return f"CRIU: {found.path}, version {found.version}, {ORIGINS[found.origin]}"

@@ -21,6 +21,14 @@ from waypoint.setup.rows import CHOOSE_ANOTHER, REMEDY, passed
 
 TRIAL_FILE = "criu-trial.json"
 
+ORIGINS: dict[Origin, str] = {
+    "chosen": "chosen by WAYPOINT_CRIU",
+    "cache": "Waypoint's own, built on this machine",
+    "wheel": "Waypoint's own, of the package waypoint-criu",
+    "distribution": "of this machine",
+    "private": "of this home",
+}
+
 Tries = Callable[[Path], list[Capability]]
 """Makes a trial of a program. Raises Failed if the trial could not be made; then no outcome is saved."""
 
@@ -46,14 +54,14 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
     """
     if chosen:
         try:
-            return _describe(Path(chosen), "chosen")
+            return _ask(Path(chosen), "chosen")
         except HostLacks as error:
             raise HostLacks("use", f"$WAYPOINT_CRIU ({chosen})", error.said, CHOOSE_ANOTHER) from error
     why = []
     for path, origin in _present():
         rows = try_once(home, path, tries)
         if passed(rows):
-            return _describe(path, origin)
+            return _ask(path, origin)
         failed = next((row for row in rows if row.state != "ok" and row.required_for != "optional"), None)
         why.append(f"{path} does not work here: {failed.name}: {failed.why}" if failed else f"{path} was not tried")
     from waypoint.setup import criu_install  # not at the top, because every start of a daemon loads this module
@@ -62,7 +70,7 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
     if private is None:
         said = "; ".join(why) or "there is no CRIU on this machine"
         raise HostLacks("find", "a CRIU that works here", said, "run `waypoint setup`, which installs one")
-    return _describe(private, "private")
+    return _ask(private, "private")
 
 
 def _present() -> Iterator[tuple[Path, Origin]]:
@@ -78,6 +86,12 @@ def _present() -> Iterator[tuple[Path, Origin]]:
     distributed = programs.find("criu")
     if distributed is not None:
         yield Path(distributed), "distribution"
+
+
+def describe(found: CriuProgram) -> str:
+    """The program in words, for people."""
+    patched = f", with Waypoint's patches {found.key}" if found.key else ""
+    return f"version {found.version}{patched}, {found.path}, {ORIGINS[found.origin]}"
 
 
 def remembered(look: Callable[[], CriuProgram]) -> Callable[[], CriuProgram]:
@@ -109,7 +123,7 @@ def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, cho
             raise
         from waypoint.setup import criu_install
 
-        found = _describe(criu_install.install(home, say), "private")
+        found = _ask(criu_install.install(home, say), "private")
     rows = try_once(home, found.path, tries)
     if not passed(rows):
         failed = next(row for row in rows if row.state != "ok" and row.required_for != "optional")
@@ -174,6 +188,6 @@ def _load(home: Path) -> list[TrialOutcome]:
     return []
 
 
-def _describe(path: Path, origin: Origin) -> CriuProgram:
+def _ask(path: Path, origin: Origin) -> CriuProgram:
     version, key = Criu(path).version_and_key()
     return CriuProgram(path=path, version=".".join(map(str, version)), origin=origin, key=key)

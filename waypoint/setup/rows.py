@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from waypoint.model.conditions import CONDITIONS
 from waypoint.model.facts import Capability
 
 CRIU = "CRIU"
@@ -19,6 +20,19 @@ REMEDY = "run `waypoint setup`, which finds or installs a CRIU that works, or se
 CHOOSE_ANOTHER = "set WAYPOINT_CRIU to a CRIU that works here, or unset it; then `waypoint daemon stop`"
 """The next step for the CRIU in WAYPOINT_CRIU, where `waypoint setup` would find the same CRIU. The daemon must be
 stopped, because it keeps the value that the variable had at its start.
+"""
+
+MENDED = {
+    "10-exact-again.patch": "interrupted-calls",
+    "13-timer-thread.patch": "thread-timers",
+    "20-ghost-race.patch": "removed-open-files",
+    "21-ghost-names.patch": "removed-open-files",
+    "24-proc-folder.patch": "folders-in-proc",
+    "26-half-closed.patch": "half-closed-connections",
+    "27-restore-lock.patch": "data-in-flight",
+}
+"""By patch of `criu/patches`: the code of the condition (model/conditions.py) that the patch removes. Patches for the
+log and for speed, 40 to 59, are not listed.
 """
 
 
@@ -57,3 +71,18 @@ def of_chosen(rows: list[Capability]) -> list[Capability]:
     help.
     """
     return [dataclasses.replace(row, remedy=CHOOSE_ANOTHER) if row.remedy == REMEDY else row for row in rows]
+
+
+def unpatched() -> list[Capability]:
+    """What a CRIU without Waypoint's patches does not keep: one row for each condition."""
+    codes = dict.fromkeys(MENDED.values())
+    return [
+        Capability(
+            name=code.replace("-", " "),
+            state="degraded",
+            why=f"without Waypoint's patches of CRIU: {CONDITIONS[code].text}",
+            remedy=CONDITIONS[code].remedy,
+            code=code,
+        )
+        for code in codes
+    ]

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -24,7 +25,7 @@ from waypoint.model.paths import RUNTIME, RUNTIME_MODE, runtime_folder
 from waypoint.processes.criu.causes import TRY_AGAIN
 from waypoint.setup import criu_find
 from waypoint.setup.home_removal import TRIAL_PREFIX, discard
-from waypoint.setup.rows import missing_criu, of_chosen
+from waypoint.setup.rows import CRIU, missing_criu, of_chosen, unpatched
 from waypoint.upper.contract import PoolSizes
 from waypoint.upper.open_pool import open_pool
 
@@ -97,7 +98,12 @@ def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list
         rows = tried.get(found.path) or trial(found.path, home, on_start)
     except WaypointError as error:
         return missing_criu(error.said, error.next_step)
-    return of_chosen(rows) if found.origin == "chosen" else rows
+    if found.origin == "chosen":
+        rows = of_chosen(rows)
+    rows = [
+        replace(row, why=criu_find.describe(found)) if row.name == CRIU and row.state == "ok" else row for row in rows
+    ]
+    return rows if found.key else [*rows, *unpatched()]
 
 
 def _run(module: str, where: Path, *words: str, on_start: OnStart | None = None) -> list[Capability] | NotTried:

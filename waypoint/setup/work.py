@@ -18,6 +18,7 @@ from waypoint.model.paths import as_root, home_id, is_config_of_home, spelled
 from waypoint.setup import config as config_file
 from waypoint.setup import criu_choice, home_removal
 from waypoint.setup.config import CONFIG, FORMAT
+from waypoint.setup.criu_build import CACHE
 from waypoint.setup.machine import outside
 from waypoint.setup.trials import try_everything
 
@@ -55,12 +56,7 @@ def main(argv: list[str]) -> int:
                 rows = try_everything(Path(home), options.get("--criu"))
                 print(json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}), flush=True)
             case "remove":
-                ownership.check_home(home)  # otherwise a user could put another folder there, for root to remove
-                home_removal.check(Path(home))
-                # The unit is removed first: otherwise systemd could start the daemon during the removal, and the daemon
-                # would make the home again. If the removal fails later, the home still works without the unit.
-                outside.remove(Path(home), root, say)
-                home_removal.remove(Path(home), say)
+                _remove(Path(home), root)
             case "add-completion":
                 outside.add_completion(Path(home), Path(options["--share"]), say)
             case "remove-completion":
@@ -116,6 +112,17 @@ def install(home: Path, options: dict[str, str]) -> None:
         kept = f"sessions that user {_name(pwd.getpwuid, uid)} started with full trust keep their rights and binds"
         say(f"{kept}: 'waypoint ps' lists all sessions, 'waypoint stop BRANCH' ends one")
     criu_choice.install(home, options.get("--criu"), say)
+
+
+def _remove(home: Path, root: Path) -> None:
+    ownership.check_home(str(home))  # otherwise a user could put another folder there, for root to remove
+    home_removal.check(home)
+    # The unit is removed first: otherwise systemd could start the daemon during the removal, and the daemon would make
+    # the home again. If the removal fails later, the home still works without the unit.
+    outside.remove(home, root, say)
+    home_removal.remove(home, say)
+    if root == Path("/") and CACHE.exists():
+        say(f"kept {CACHE}, the CRIU for all homes of this machine")
 
 
 def _close_to_others(home: Path) -> None:

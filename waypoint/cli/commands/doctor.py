@@ -82,4 +82,5 @@ def _as_json(one: Capability) -> dict[str, str]:
         "why": one.why,
         "remedy": advice(one.remedy),
         "required_for": one.required_for,
+        "code": one.code,
     }
