@@ -54,6 +54,21 @@ def test_an_error_has_the_errno_and_the_path(top: str) -> None:
         btrfs.destroy_subvolume(f"{top}/gone")
 
 
+def test_all_names_of_an_inode_are_found(top: str) -> None:
+    btrfs.create_subvolume(f"{top}/one")
+    os.makedirs(f"{top}/one/a/b")
+    with open(f"{top}/one/file", "wb") as file:
+        os.link(f"{top}/one/file", f"{top}/one/a/b/\udcff" + "n" * 200)
+        inode = os.fstat(file.fileno()).st_ino
+        btrfs.snapshot_subvolume(f"{top}/one", f"{top}/two", readonly=True)
+        assert sorted(btrfs.paths_of_inode(f"{top}/two", inode)) == [b"a/b/\xff" + b"n" * 200, b"file"]
+        os.unlink(f"{top}/one/file")
+        os.unlink(f"{top}/one/a/b/\udcff" + "n" * 200)
+        assert btrfs.paths_of_inode(f"{top}/one", inode) == []
+        assert btrfs.paths_of_inode(f"{top}/one", inode + 100) == []
+        assert btrfs.paths_of_inode(f"{top}/two", inode) != []
+
+
 def test_only_a_subvolume_can_be_snapshotted_or_destroyed(top: str) -> None:
     os.mkdir(f"{top}/folder")
     with pytest.raises(OSError, match="BTRFS_IOC_SNAP_CREATE_V2"):

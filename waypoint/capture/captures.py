@@ -251,6 +251,10 @@ class HeldCapture:
         for layer in LAYERS:
             layer.restore_tree(self._area, self.capture, tree)
 
+    def prepare_processes(self, tree: str) -> None:
+        """Prepare the tree that `copy_files` has made for `restore`."""
+        PROCESSES.make_names(self._area, self.capture, tree)
+
     def place(self, kind: str, path: str, where: Where, user: User) -> None:
         """Copy the attached layer to `path` in the files of a session that has not started; they belong to `user`.
         Raises UnknownName, StateConflict if the path exists.

@@ -14,7 +14,7 @@ from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taki
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.calls import hard_limits, machine
-from waypoint.linux.storage import idmapped
+from waypoint.linux.storage import btrfs, idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs, removed
 from waypoint.linux.tasks.removed import RemovedFolder
@@ -22,8 +22,10 @@ from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, IdMap, ProcessesLayer
 from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair
+from waypoint.processes.criu import linked_files
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.image_files import NAMES, add_names
+from waypoint.processes.criu.linked_files import Place
 from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions, name_externals
 from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.watches import OverlayLayers, Watches
@@ -105,8 +107,8 @@ class ProcessesPart(Part):
     def finish(self) -> None:
         """Wait until CRIU has written the images.
 
-        If the name of an open file was removed while another link to the file stays, CRIU gives the file a new name
-        until CRIU ends, by which the restore finds it. The snapshot is then taken once more.
+        If the name of an open file was removed while another link to the file stays, a CRIU without Waypoint's patches
+        gives the file a new name until CRIU ends (criu/linked_files.py). The snapshot is then taken once more.
         """
         assert self._dump is not None
         with self._diagnosed():
@@ -119,8 +121,7 @@ class ProcessesPart(Part):
         if self._removed:
             self._dump.removed = _with_free_names(self._removed, self.taking.subject)
         reach(Step.DUMPED)
-        images = self.taking.area.hot.images(self.taking.capture_id)
-        self.taking.files_changed |= (images / "remap-fpath.img").exists()
+        self.taking.files_changed |= linked_files.needs_names(self._images_fd)
 
     def release(self) -> None:
         assert self._dump is not None
@@ -134,6 +135,7 @@ class ProcessesPart(Part):
         assert taking.program is not None
         self._open.close()  # waits for CRIU's end, a millisecond
         images = taking.area.hot.images(taking.capture_id)
+        _use_names(images, taking.area.pool.path(taking.capture_id))
         for name in ("dump.log", "stats-dump", NAMES):
             (images.parent / name).unlink(missing_ok=True)
         for clocks in images.glob("timens-*.img"):
@@ -184,6 +186,18 @@ class ProcessesPart(Part):
         except CriuFailed as error:
             log = self.taking.area.hot.keep_log(error.log, f"{self.taking.capture_id}-dump.log")
             raise error.moved(log) from error
+
+
+def _use_names(images: Path, tree: str) -> None:
+    def places(inode: int) -> Iterator[Place]:
+        with contextlib.suppress(OSError):  # no btrfs
+            for path in map(os.fsdecode, btrfs.paths_of_inode(tree, inode)):
+                folder, _, rest = path.partition("/upper/")
+                if rest:
+                    yield Place(path, os.path.join(layout.target_of(folder), rest))
+
+    with open_folder(images) as images_fd, open_folder(tree) as tree_fd:
+        linked_files.use_names(images_fd, tree_fd, places)
 
 
 def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
@@ -239,6 +253,11 @@ class Processes(Layer):
         found = origin.layer(ProcessesLayer)
         assert found is not None
         return found
+
+    def make_names(self, area: Area, origin: Capture, tree: str) -> None:
+        """Prepare the upper tree `tree` for `restore`, before it is mounted (processes/criu/linked_files.py)."""
+        with open_folder(area.hot.images(origin.id)) as images_fd, open_folder(area.pool.path(tree)) as tree_fd:
+            linked_files.make_names(images_fd, tree_fd)
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         found = msgspec.convert(record, ProcessesLayer)

@@ -5,6 +5,7 @@ Running the `btrfs` program takes 1-3 ms, its system call a fraction of a millis
 All calls need CAP_SYS_ADMIN and raise OSError with the path; ENOTTY means that the path is not on btrfs.
 """
 
+import ctypes
 import errno
 import glob
 import os
@@ -28,6 +29,7 @@ _IOC_SUBVOL_CREATE_V2 = 0x50009418
 _IOC_SUBVOL_SETFLAGS = 0x4008941A
 _IOC_DEV_INFO = 0xD000941E
 _IOC_FS_INFO = 0x8400941F
+_IOC_INO_PATHS = 0xC0389423
 
 _IOC_BALANCE_CTL = 0x40049421
 _IOC_TREE_SEARCH = 0xD0009411
@@ -45,6 +47,10 @@ _SPACE_ARGS = struct.Struct("QQ")  # btrfs_ioctl_space_args: slots in the buffer
 _SPACE_SLOT = struct.Struct("QQQ")  # btrfs_ioctl_space_info: flags, total, used
 _DEV_INFO = struct.Struct("Q16xQQ4056x")  # btrfs_ioctl_dev_info_args: devid, (uuid), allocated, total, ...
 _FS_INFO = struct.Struct("16x16s992x")  # btrfs_ioctl_fs_info_args: ..., the file system's id, ...
+
+_PATHS_ARGS = struct.Struct("QQ32xQ")  # btrfs_ioctl_ino_path_args: inode, size and address of the answer
+_PATHS_ANSWER = struct.Struct("8xI4x")  # btrfs_data_container: ..., the number of paths; then the place of each
+_PATHS_BYTES = 4096  # the kernel's limit; more paths are left out
 
 _SEARCH_KEY = struct.Struct("QQQQQQQIII4x32x")  # btrfs_ioctl_search_key: tree, least and greatest of each part, count
 _TREE_OF_ROOTS, _ORPHANS, _ORPHAN_ITEM = 1, (1 << 64) - 5, 48
@@ -150,6 +156,22 @@ def wait_until_cleaned(path: str, seconds: float) -> bool:
             if is_cleaned or time.monotonic() > deadline:
                 return is_cleaned
             time.sleep(_CLEANER_S)
+
+
+def paths_of_inode(path: str, inode: int) -> list[bytes]:
+    """Return the paths of the file with this inode in the subvolume at `path`, relative to it; empty if it has none."""
+    answer = bytearray(_PATHS_BYTES)
+    buffer = (ctypes.c_char * _PATHS_BYTES).from_buffer(answer)
+    arguments = _PATHS_ARGS.pack(inode, _PATHS_BYTES, ctypes.addressof(buffer))
+    try:
+        with open_folder(path) as fd:
+            _ioctl(fd, _IOC_INO_PATHS, arguments, "BTRFS_IOC_INO_PATHS", path)
+    except FileNotFoundError:
+        return []
+    start = _PATHS_ANSWER.size
+    (number,) = _PATHS_ANSWER.unpack_from(answer)
+    places = struct.unpack_from(f"{number}Q", answer, start)
+    return [bytes(answer[start + place : answer.index(0, start + place)]) for place in places]
 
 
 def _has_orphaned_roots(fd: int, path: str) -> bool:

@@ -21,10 +21,10 @@ from waypoint.model.errors import CannotCapture
 from waypoint.processes.criu.image_files import FILES, FILES_MAGIC, read_messages, write_messages
 from waypoint.processes.criu.messages import Field, Message, Value, change_fields, decode, encode
 
-_REMAPS, _REMAPS_MAGIC = "remap-fpath.img", 0x59133954
+REMAPS, REMAPS_MAGIC = "remap-fpath.img", 0x59133954
 _GHOST_MAGIC = 0x52583605
 _FIRST_GHOST = 0x40000000  # CRIU counts its own ghosts from 1
-_GHOST = 1  # remap_type
+GHOST = 1  # remap_type
 
 _REG = 3  # the field of a file's entry; the others are fields within it
 _NAME, _MOUNT, _EXTERNAL = 6, 7, 9
@@ -43,7 +43,7 @@ _FILE = Message(
         )
     }
 )
-_REMAP = Message({"orig_id": Field(1, "uint32"), "remap_id": Field(2, "uint32"), "remap_type": Field(3, "uint32")})
+REMAP = Message({"orig_id": Field(1, "uint32"), "remap_id": Field(2, "uint32"), "remap_type": Field(3, "uint32")})
 _TIME = Message({"tv_sec": Field(1, "uint64"), "tv_usec": Field(2, "uint64")})
 _GHOST_FILE = Message(
     {
@@ -68,13 +68,13 @@ def make_ghosts(images_fd: int, removed: Sequence[RemovedFolder]) -> None:
     image is malformed; CannotCapture if CRIU took another open file for one of the folders: CRIU identifies them by
     mount and inode, and an overlay may give a folder the inode number of a file in a layer.
     """
-    remaps = read_messages(images_fd, _REMAPS, _REMAPS_MAGIC)
+    remaps = read_messages(images_fd, REMAPS, REMAPS_MAGIC)
     if not (removed or remaps):
         return
     ghosts = _Ghosts(removed, remaps)
     entries = [ghosts.change(entry) for entry in read_messages(images_fd, FILES, FILES_MAGIC)]
     write_messages(images_fd, FILES, FILES_MAGIC, entries)
-    write_messages(images_fd, _REMAPS, _REMAPS_MAGIC, remaps + ghosts.remaps)
+    write_messages(images_fd, REMAPS, REMAPS_MAGIC, remaps + ghosts.remaps)
     for number, folder in ghosts.made.items():
         write_messages(images_fd, f"ghost-file-{number:x}.img", _GHOST_MAGIC, [_ghost_file(folder)])
 
@@ -89,8 +89,8 @@ class _Ghosts:
         self.made: dict[int, RemovedFolder] = {}
         self.remaps: list[bytes] = []
         self._external = {external_name(folder): (n, folder) for n, folder in enumerate(removed, _FIRST_GHOST)}
-        decoded = [decode(_REMAP, remap) for remap in remaps]
-        own = [remap for remap in decoded if remap.get("remap_type") == _GHOST]
+        decoded = [decode(REMAP, remap) for remap in remaps]
+        own = [remap for remap in decoded if remap.get("remap_type") == GHOST]
         self._own = {_number(remap, "orig_id"): _number(remap, "remap_id") for remap in own}
         self._names: dict[int, str] = {}
 
@@ -109,7 +109,7 @@ class _Ghosts:
                     "dump", "the processes", said, f"leave or close {folder.path}", code="removed-folder"
                 )
             self.made[ghost] = folder
-            self.remaps.append(encode(_REMAP, {"orig_id": file, "remap_id": ghost, "remap_type": _GHOST}))
+            self.remaps.append(encode(REMAP, {"orig_id": file, "remap_id": ghost, "remap_type": GHOST}))
             place = os.fsencode(folder.path)
             changes: dict[int, int | bytes | None] = {
                 _NAME: place,

@@ -215,6 +215,8 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
         with resources.captures.hold(birth.origin) as held:
             held.copy_files(birth.row.tree)
             nonce = held.processes.nonce if birth.processes else ""
+            if birth.processes:
+                held.prepare_processes(birth.row.tree)
         if birth.processes:
             row = birth.row
             revive.prepare_run_folder(resources.pool.path(row.tree), row.setting, nonce, row.branch)
