@@ -1,13 +1,12 @@
 """A program that runs inside a session: it holds open files whose names it has removed.
 
-It makes the folder /root/held, and writes `ready` to /root/held.log. When /root/held.ask exists, it writes to its open
-files and replaces the log by one line for each kind of file.
+It makes the folder /root/held, and writes `ready` to /root/held.log. When the FIFO /root/held.ask is opened, it writes
+to its open files and replaces the log by one line for each kind of file.
 """
 
 import ctypes
 import os
 import socket
-import time
 
 ROOT, LOG, ASK = "/root/held", "/root/held.log", "/root/held.ask"
 WATCH, LONG = f"{ROOT}/watched", "n" * 250
@@ -71,9 +70,9 @@ libc = ctypes.CDLL(None)
 watcher = libc.inotify_init1(os.O_NONBLOCK)
 libc.inotify_add_watch(watcher, WATCH.encode(), CHANGES)
 times = os.stat(WATCH).st_mtime_ns
+os.mkfifo(ASK)
 say(["ready"])
-while not os.path.exists(ASK):
-    time.sleep(0.02)
+open(ASK).close()  # waits until it is opened for writing
 
 try:
     notices = os.read(watcher, 4096)
@@ -93,4 +92,3 @@ say(
         f"names: {' '.join(sorted(os.listdir(ROOT) + os.listdir(WATCH)))}",
     ]
 )
-time.sleep(1000)
