@@ -41,7 +41,7 @@ PARTS = {
     "matrix": Part("the shells, users, kinds of ids and drivers that the gate leaves out", 2, 4),
     "outages": Part("how soon Waypoint answers again after one or two of its processes were killed", 2),
     "setup": Part("setup on unusual machines, building and installing CRIU (needs the registries)", 8, 2),
-    "stock": Part("forks and restores of the gate with Debian's CRIU, without Waypoint's patches", 2, 2, STOCK),
+    "stock": Part("forks and restores of the gate with Debian's CRIU, without Waypoint's patches", 1, 2, STOCK),
     "timing": Part("limits on durations, and cases that need the machine for themselves", 2),
     "walls": Part("isolation where the kernel, the mounts, the users or the network are unusual", 2, 2),
     "workloads": Part("checkpoints of databases, coding agents and many programs (needs the registries)", 2),

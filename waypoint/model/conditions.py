@@ -24,8 +24,8 @@ class Condition(NamedTuple):
 
 
 BUILD_CRIU = (
-    "Run `sudo waypoint setup` with access to a Debian mirror, which builds Waypoint's CRIU, or install the package "
-    "waypoint-criu."
+    "Unset WAYPOINT_CRIU, if it is set, and run `sudo waypoint setup` with access to a Debian mirror, which builds "
+    "Waypoint's CRIU; or install the package waypoint-criu."
 )
 
 CONDITIONS: dict[str, Condition] = {

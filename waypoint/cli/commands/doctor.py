@@ -49,9 +49,12 @@ def _try_all(client: Client, given: Given) -> int:
     else:
         rows = [(one.name, one.state, one.required_for, one.why) for one in found]
         print_lines(table(("CAPABILITY", "STATE", "NEEDED FOR", "WHY"), rows, coloured=wants_colour()))
+        by_advice: dict[tuple[str, str], list[str]] = {}
         for one in found:
             if one.remedy and one.state != "ok":
-                print_lines([f"\n{one.name}, {state(one.state, coloured=wants_colour())}: {advice(one.remedy)}"])
+                by_advice.setdefault((one.remedy, one.state), []).append(one.name)
+        for (remedy, how), names in by_advice.items():
+            print_lines([f"\n{', '.join(names)}, {state(how, coloured=wants_colour())}: {advice(remedy)}"])
     if is_open:
         report_strangers(client, each=True)
     is_lacking = any(one.state == "missing" and one.required_for in ("session", "live") for one in found)
