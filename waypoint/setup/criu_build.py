@@ -122,7 +122,10 @@ def build(say: Say, *, mirror: str | None = None) -> Path:
     try:
         for folder in (CACHE.parent, CACHE):
             files.make_folder(str(folder), 0o755)
-        ownership.check_home(str(CACHE))
+        try:
+            ownership.check_home(str(CACHE))
+        except HostLacks as error:
+            raise HostLacks("build CRIU in", str(CACHE), error.said, error.next_step) from error
         lock = files.lock_folder(str(CACHE))
         try:
             sweep()
