@@ -204,6 +204,12 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU makes mistakes with the names of removed files that processes have open.",
         BUILD_CRIU,
     ),
+    "touched-folders": Condition(
+        "a checkpoint changes the times of folders in which open files were removed, and programs that watch these "
+        "folders notice it",
+        "CRIU makes and removes a name for a removed file that is open and has another name.",
+        BUILD_CRIU,
+    ),
     "folders-in-proc": Condition(
         "programs whose folder is in /proc, such as /proc/1, cannot be restored",
         "CRIU stores a wrong path for folders of processes in /proc.",

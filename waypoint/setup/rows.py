@@ -27,6 +27,7 @@ MENDED = {
     "13-timer-thread.patch": "thread-timers",
     "20-ghost-race.patch": "removed-open-files",
     "21-ghost-names.patch": "removed-open-files",
+    "22-no-link.patch": "touched-folders",
     "24-proc-folder.patch": "folders-in-proc",
     "26-half-closed.patch": "half-closed-connections",
     "27-restore-lock.patch": "data-in-flight",
