@@ -63,10 +63,10 @@ async def test_no_step_during_a_pause_waits_for_the_event_loop(stage: Stage, tmp
     assert await asyncio.to_thread(subject.ask_shell) is not None
     os.write(stage.master, b"typed ahead")
     await asyncio.to_thread(subject.hold)
-    for step in (subject.processes, subject.leader, subject.drain, subject.shell_holds, subject.take_typed_ahead):
+    for step in (subject.processes, subject.leader, subject.drain, subject.shell_holds, subject.take_unread):
         assert ends_without_the_loop(step), step
     assert ends_without_the_loop(lambda: subject.save_terminal(copy))
-    assert ends_without_the_loop(subject.give_typed_ahead_back)
+    assert ends_without_the_loop(subject.put_unread_back)
     assert {path.name for path in copy.iterdir()} >= {RING_FILE, COMMAND_FILE}
     await asyncio.to_thread(subject.go_on)
     assert not ends_without_the_loop(subject.ask_shell)  # outside of a pause, this step waits for the loop

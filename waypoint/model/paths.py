@@ -27,7 +27,8 @@ WRAPPER = f"{OWN_FOLDER}/wrapper.sh"  # the same script in sessions of earlier v
 # In the runtime folder of a session, and in the hot area of a capture (docs/architecture.md, "Where things are").
 RING_FILE = "ring"
 COMMAND_FILE = "exec.json"
-TYPED_AHEAD_FILE = "typed-ahead"
+QUEUES_FILE = "queues"
+TYPED_AHEAD_FILE = "typed-ahead"  # in captures of earlier versions, in place of QUEUES_FILE
 
 
 def home_id(home: str) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import time
+from pathlib import Path
 
 from waypoint.capture.sweeping import Inventory, sweep
 from waypoint.linux.tasks import cgroups, procfs
@@ -14,7 +15,7 @@ from waypoint.model.errors import Failed, StoreDamaged, WaypointError
 from waypoint.model.facts import StrangerFacts
 from waypoint.model.ids import is_id
 from waypoint.model.records import LiveRow
-from waypoint.processes import tcp_repair
+from waypoint.processes import tcp_repair, terminal_queues
 from waypoint.records.marks import has_mark
 from waypoint.session.end import Sealed, end_unheld
 from waypoint.session.live import record
@@ -41,9 +42,10 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
     for row in resources.names.live(ready=False):
         _end_unborn(resources, row, kill=is_ours)
     found = [(row, record.load(resources.places.sessions / row.session)) for row in resources.names.live()]
-    for _row, entry in found:  # before any slow work
-        if entry is not None and entry.is_alive() and not is_under_way(resources.places.sessions / entry.row.session):
-            _let_run(entry)
+    for row, entry in found:  # before any slow work
+        folder = resources.places.sessions / row.session
+        if entry is not None and entry.is_alive() and not is_under_way(folder):
+            _let_run(folder, entry)
     for row, entry in found:
         said = _take_over(sessions, row, entry)
         if said:
@@ -131,14 +133,19 @@ def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
     live = LiveSession.adopt(entry, folder, resources.launcher)
     if is_under_way(folder):
         finish_interrupted(resources, live, folder)
-        _let_run(entry)
+        _let_run(folder, entry)
     sessions.enlist(live)
 
 
-def _let_run(entry: RuntimeRecord) -> None:
-    """Thaw the session, because the last daemon may have died during a capture of it."""
+def _let_run(folder: Path, entry: RuntimeRecord) -> None:
+    """Thaw the session, because the last daemon may have died during a capture of it, and put back what the daemon had
+    taken out of the session's terminals.
+    """
     if tcp_repair.end(cgroups.members(entry.cgroup)):
         log.warning("a CRIU was killed while it dumped the session on %s", entry.row.branch)
+    if terminal_queues.are_taken(folder):
+        with contextlib.suppress(OSError), cgroups.frozen(entry.cgroup):  # the session may have just ended
+            terminal_queues.put_back(folder, cgroups.members(entry.cgroup))
     cgroups.thaw(entry.cgroup)
 
 

@@ -21,7 +21,7 @@ from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, IdMap, ProcessesLayer
-from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair
+from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair, terminal_queues
 from waypoint.processes.criu import linked_files
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.image_files import NAMES, add_names
@@ -282,7 +282,7 @@ class Processes(Layer):
         with (
             open_for_root_of(ids, area.hot.images(origin.id)) as images_fd,
             open_folder(work) as work_fd,
-            _retaking_locks(target, locks.to_take(images_fd)) as on_notice,
+            _held_until_complete(target, locks.to_take(images_fd)) as on_notice,
         ):
             options = RestoreOptions(
                 images_fd=images_fd,
@@ -302,9 +302,12 @@ class Processes(Layer):
 
 
 @contextlib.contextmanager
-def _retaking_locks(target: RestoreTarget, locks_of: list[locks.Lock]) -> Iterator[OnNotice | None]:
-    """Have the restored tasks take their locks again before they run. Yields CRIU's listener."""
-    if not locks_of:
+def _held_until_complete(target: RestoreTarget, locks_of: list[locks.Lock]) -> Iterator[OnNotice | None]:
+    """Before the restored tasks run, put unread bytes back into their terminals, and have the tasks take their locks
+    again. Yields CRIU's listener.
+    """
+    has_unread = terminal_queues.are_taken(target.folder)
+    if not locks_of and not has_unread:
         yield target.on_notice
         return
 
@@ -320,7 +323,12 @@ def _retaking_locks(target: RestoreTarget, locks_of: list[locks.Lock]) -> Iterat
 
     try:
         yield hear
-        target.lost += [degradation("lock-lost", one) for one in locks.take_again(locks_of, target.cgroup)]
+        if has_unread:
+            cgroups.freeze(target.cgroup)
+            terminal_queues.put_back(target.folder, cgroups.members(target.cgroup))
+        if locks_of:
+            target.lost += [degradation("lock-lost", one) for one in locks.take_again(locks_of, target.cgroup)]
+        cgroups.thaw(target.cgroup)
     finally:
         cgroups.end(target.aside)
 

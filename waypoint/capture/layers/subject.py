@@ -45,7 +45,7 @@ class Subject(Protocol):
         ...
 
     def hold(self) -> None:
-        """Stop the daemon's reading and typing in the terminal until `go_on`."""
+        """Stop the daemon's reading and typing in the terminal until `go_on`, and look for the other terminals."""
         ...
 
     def drain(self) -> None: ...
@@ -56,16 +56,18 @@ class Subject(Protocol):
         """
         ...
 
-    def take_typed_ahead(self) -> None:
-        """Move typed input that no program has read yet from the terminal into a file, because CRIU would alter it."""
+    def take_unread(self) -> None:
+        """Move the unread bytes of all terminals of the session into a file, because CRIU would alter them. Call it
+        after `drain`.
+        """
         ...
 
-    def give_typed_ahead_back(self) -> None:
-        """Undo `take_typed_ahead`. Idempotent."""
+    def put_unread_back(self) -> None:
+        """Undo `take_unread`, while the session is frozen. Idempotent."""
         ...
 
     def save_terminal(self, folder: Path) -> TerminalLayer:
-        """Copy scrollback, record of the command in flight and typed-ahead input into `folder`, after `drain`."""
+        """Copy scrollback, record of the command in flight and unread bytes into `folder`, after `drain`."""
         ...
 
     def go_on(self) -> None:

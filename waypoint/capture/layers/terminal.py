@@ -1,4 +1,4 @@
-"""The layer `terminal`: the scrollback, the record of a command in flight, and the input that was typed ahead.
+"""The layer `terminal`: the scrollback, the record of a command in flight, and the unread bytes of all terminals.
 
 Its files have the names and form of those in a session's runtime folder, so a daemon adopts a restored session exactly
 as a session whose daemon has died.
@@ -15,15 +15,16 @@ from shellwrap.ring import copy_ring
 from waypoint.capture.layers.files import damaged
 from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taking
 from waypoint.capture.steps import Step, reach
-from waypoint.model.paths import COMMAND_FILE, RING_FILE, TYPED_AHEAD_FILE
+from waypoint.linux.tasks import cgroups
+from waypoint.model.paths import COMMAND_FILE, QUEUES_FILE, RING_FILE, TYPED_AHEAD_FILE
 from waypoint.model.records import Capture, TerminalLayer
 
 log = logging.getLogger(__name__)
 
 
 class TerminalPart(Part):
-    """Drains the terminal before CRIU dumps it, because CRIU restores pending output through the line discipline, which
-    alters it. Typed input that no program has read yet is moved to a file for the same reason.
+    """Drains the terminal before CRIU dumps it, and moves the unread bytes of this and all other terminals of the
+    session into a file (processes/terminal_queues.py), because CRIU would alter them.
     """
 
     def __init__(self, taking: Taking) -> None:
@@ -36,7 +37,8 @@ class TerminalPart(Part):
     def begin(self) -> None:
         subject = self.taking.subject
         subject.drain()
-        subject.take_typed_ahead()
+        if self.taking.criu is not None:
+            subject.take_unread()
         reach(Step.DRAINED)
         folder = self.taking.area.hot.terminal(self.taking.capture_id)
         self._saved = self.taking.executor.submit(subject.save_terminal, folder)
@@ -46,7 +48,7 @@ class TerminalPart(Part):
         self._saved.result()
 
     def release(self) -> None:
-        self.taking.subject.give_typed_ahead_back()
+        self.taking.subject.put_unread_back()
 
     def record(self) -> TerminalLayer:
         assert self._saved is not None
@@ -55,10 +57,12 @@ class TerminalPart(Part):
     def cancel(self) -> None:
         if self._saved is not None:
             self._saved.exception()  # waits for its end
+        subject = self.taking.subject
         try:
-            self.taking.subject.give_typed_ahead_back()
-        except OSError as error:  # the next daemon types the input from its file
-            log.warning("session on %s: typed-ahead input is not put back: %s", self.taking.subject.facts.branch, error)
+            with cgroups.frozen(subject.facts.cgroup):  # a CRIU that was killed may have left it running
+                subject.put_unread_back()
+        except OSError as error:  # the next daemon puts the bytes back
+            log.warning("session on %s: unread bytes of terminals are not put back: %s", subject.facts.branch, error)
 
 
 class Terminal(Layer):
@@ -83,7 +87,7 @@ class Terminal(Layer):
 
 
 def copy_small_files(source: Path, target: Path) -> None:
-    for name in (COMMAND_FILE, TYPED_AHEAD_FILE):
+    for name in (COMMAND_FILE, QUEUES_FILE, TYPED_AHEAD_FILE):
         if name == COMMAND_FILE or (source / name).exists():
             shutil.copyfile(source / name, target / name)
             (target / name).chmod(0o600)

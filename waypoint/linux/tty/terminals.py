@@ -10,18 +10,12 @@ import os
 import struct
 import termios
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 # The kernel's struct termios: four words of flags, the line discipline, 19 characters.
 _LOCK = struct.Struct("=4IB19s")
 _IFLAG, _OFLAG, _LFLAG = 0, 1, 3
-_TIOCGPTPEER = 0x5441  # asm-generic/ioctls.h; termios has it from Python 3.13 on
 _TIOCGSID = 0x5429  # tcgetsid(3), which is missing in the module `os`
-_QUEUE_BYTES = 4096  # size of a terminal's input buffer (n_tty.c, N_TTY_BUF_SIZE)
-# The input flags that replace typed bytes by other bytes, and the local flags that echo typed bytes or act on them.
-_CHANGES_INPUT = termios.ISTRIP | termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXANY | termios.PARMRK
-_ACTS_ON_INPUT = termios.ECHO | termios.ECHONL | termios.ISIG | termios.IEXTEN
 
 
 class Modes(NamedTuple):
@@ -60,7 +54,7 @@ def session_leader(master: int) -> int:
 
 def modes(master: int) -> Modes:
     """Return the modes of the terminal `master`. The kernel returns the modes of the slave (pty(7))."""
-    numbers, characters = _read_termios(master)
+    numbers, characters = attributes(master)
     signs = (_character(characters[place]) for place in (termios.VINTR, termios.VQUIT, termios.VSUSP))
     return Modes(numbers[_IFLAG], numbers[_OFLAG], numbers[_LFLAG], *signs)
 
@@ -84,10 +78,10 @@ def release_output(master: int) -> None:
 
 
 def _set_output_processing(master: int, *, on: bool) -> None:
-    numbers, characters = _read_termios(master)
+    numbers, characters = attributes(master)
     if bool(numbers[_OFLAG] & termios.OPOST) is not on:
         numbers[_OFLAG] ^= termios.OPOST
-        _write_termios(master, numbers, characters)
+        set_attributes(master, numbers, characters)
 
 
 def window_size(fd: int) -> tuple[int, int]:
@@ -120,69 +114,6 @@ def read_now(fd: int, limit: int) -> bytes:
         return b""
 
 
-def take_typed_ahead(master: int) -> bytes:
-    """Read and return the input that was typed but not read yet (type-ahead), including an unfinished line.
-
-    A line that was ended by ^D ends with that character. Freeze the session first: no other process may read the
-    terminal or change its modes at the same time. Returns b"" if the terminal has hung up.
-    """
-    try:
-        slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # hung up
-        return b""
-    try:
-        numbers, characters = _read_termios(slave)
-        if not numbers[_LFLAG] & termios.ICANON:
-            return b"".join(iter(lambda: read_now(slave, _QUEUE_BYTES), b""))
-        lines = b"".join(_read_lines(slave, characters))
-        raw = numbers.copy()
-        raw[_LFLAG] ^= termios.ICANON
-        _write_termios(slave, raw, characters)  # without ICANON, a read also returns the unfinished line
-        rest = read_now(slave, _QUEUE_BYTES)
-        _write_termios(slave, numbers, characters)
-        return lines + rest
-    finally:
-        os.close(slave)
-
-
-def _read_lines(slave: int, characters: list[bytes | int]) -> Iterator[bytes]:
-    """Yield the finished lines. After the last line, the line discipline has processed all bytes that were typed."""
-    special = [bytes([_character(characters[place]) or 0]) for place in (termios.VEOF, termios.VEOL, termios.VEOL2)]
-    ends = (b"\n", *(character for character in special[1:] if character != b"\0"))
-    for _ in range(_QUEUE_BYTES):
-        try:
-            line = os.read(slave, _QUEUE_BYTES)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EIO):
-                raise
-            return
-        yield line if line.endswith(ends) else line + special[0]
-
-
-def type_ahead(master: int, data: bytes) -> None:
-    """Insert `data` from `take_typed_ahead` as unread input. No byte of `data` is echoed, changed or raises a signal.
-
-    The terminal's modes are changed during this call, so no other process may change them at the same time. The call
-    uses TIOCSTI, because the line discipline has processed the byte when TIOCSTI returns. A write to the master would
-    be processed at some later time, by a worker of the kernel.
-    """
-    slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        numbers, characters = _read_termios(slave)
-        quiet, plain = numbers.copy(), characters.copy()
-        quiet[_IFLAG] &= ~_CHANGES_INPUT
-        quiet[_LFLAG] &= ~_ACTS_ON_INPUT
-        plain[termios.VERASE] = plain[termios.VKILL] = b"\0"
-        _write_termios(slave, quiet, plain)
-        try:
-            for byte in data:
-                fcntl.ioctl(slave, termios.TIOCSTI, bytes([byte]))
-        finally:
-            _write_termios(slave, numbers, characters)
-    finally:
-        os.close(slave)
-
-
 def wait_briefly(fd: int, patience_s: float) -> bool:
     """Wait, by polling in a loop, until the terminal `fd` has bytes to read. Return False after `patience_s` seconds.
 
@@ -209,7 +140,7 @@ def _character(value: bytes | int) -> int | None:
     return number or None  # _POSIX_VDISABLE is 0 on Linux
 
 
-def _read_termios(fd: int) -> tuple[list[int], list[bytes | int]]:
+def attributes(fd: int) -> tuple[list[int], list[bytes | int]]:
     """Return the result of tcgetattr in two parts: the numbers (four flag words, two speeds) and the control
     characters.
     """
@@ -219,7 +150,7 @@ def _read_termios(fd: int) -> tuple[list[int], list[bytes | int]]:
     return [number for number in numbers if isinstance(number, int)], characters
 
 
-def _write_termios(fd: int, numbers: list[int], characters: list[bytes | int]) -> None:
-    """Set attributes in the form that `_read_termios` returns, with effect at once (TCSANOW)."""
+def set_attributes(fd: int, numbers: list[int], characters: list[bytes | int]) -> None:
+    """Set attributes in the form that `attributes` returns, with effect at once (TCSANOW)."""
     attributes: list[int | list[bytes | int]] = [*numbers, characters]
     termios.tcsetattr(fd, termios.TCSANOW, attributes)

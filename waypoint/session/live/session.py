@@ -18,7 +18,7 @@ from waypoint.linux.tasks import cgroups, pidfd, procfs
 from waypoint.linux.tty import ptys
 from waypoint.model.conditions import Degradation
 from waypoint.model.facts import SessionFacts
-from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER, TYPED_AHEAD_FILE
+from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
 from waypoint.model.streams import Inlet, Outlet
@@ -31,7 +31,6 @@ from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 from waypoint.terminal.inside.spool import Spool
 from waypoint.terminal.shell.asked import clear_unread
 from waypoint.terminal.shell.renewal import renew
-from waypoint.terminal.standstill import give_typed_ahead_back
 from waypoint.terminal.terminal import Terminal
 from waypoint.terminal.view import Viewers
 from waypoint.terminal.view_filter import blank
@@ -118,9 +117,6 @@ class LiveSession:
         if (expected_by := record.row.started + FIRST_PROMPT_S) > time.time() and has_hooks(self.shell_path):
             self.shell.first_prompt_by = expected_by
         if hold is None:
-            if (folder / TYPED_AHEAD_FILE).exists():
-                with contextlib.suppress(OSError), cgroups.frozen(record.cgroup):  # the session may have just ended
-                    give_typed_ahead_back(self.terminal, folder)
             self.shell.adopt()
         self.terminal.start()
 
