@@ -1,6 +1,8 @@
 """`shell --net`: which addresses a session can reach."""
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ from tests.acceptance.sessions import inside, session
 from tests.homes import Home
 
 pytestmark = pytest.mark.privileged
+
+STRANGER = Path(__file__).with_name("connecting_stranger.py")
 
 
 @contextmanager
@@ -152,6 +156,22 @@ def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Ho
         assert socket_row(port) == before
         assert inside(home, branch, f"echo $mark; {ask_server(port)}") == "late\nkept\n"
         home.must("rm", point["name"])
+
+
+@pytest.mark.requires("criu", "own-criu")
+def test_users_of_the_hosts_network_do_not_stop_captures_and_copies(home: Home, person: Person) -> None:
+    with session(home, person.name, "--net", "host") as branch:
+        inside(home, branch, "for n in 1 2 3; do sleep 1000 & done; mark=kept")
+        with subprocess.Popen([sys.executable, str(STRANGER)], stdin=subprocess.PIPE) as stranger:
+            for number in range(2):
+                point, copy = f"{branch}-{number}", f"{branch}-copy-{number}"
+                home.must("checkpoint", "-b", branch, "--tier", "live", point)
+                home.must("fork", point, copy)
+                assert inside(home, copy, "echo $mark") == "kept\n"
+                home.must("stop", copy, "--discard")
+                home.must("rm", point)
+            stranger.communicate()
+        assert stranger.returncode == 0
 
 
 @pytest.mark.soak(part="walls")

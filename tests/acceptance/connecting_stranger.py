@@ -1,0 +1,26 @@
+"""A user of the machine who connects once to each abstract Unix socket of CRIU and sends to it, until stdin ends."""
+
+import contextlib
+import os
+import select
+import socket
+import sys
+
+NOBODY = 65534
+
+os.setgroups([])
+os.setgid(NOBODY)
+os.setuid(NOBODY)
+seen = set[str]()
+held = []
+while not select.select([sys.stdin], [], [], 0)[0]:
+    with open("/proc/net/unix", errors="surrogateescape") as table:
+        names = {line.split()[-1] for line in table if "@/crtools-" in line or "@/criu-" in line}
+    for name in names - seen:
+        for kind in (socket.SOCK_SEQPACKET, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
+            one = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
+            with contextlib.suppress(OSError):  # of the other kind, or gone
+                one.connect(f"\0{name[1:]}")
+                held.append(one)
+                one.send(b"junk")
+    seen |= names
