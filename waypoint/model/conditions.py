@@ -210,6 +210,11 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU makes and removes a name for a removed file that is open and has another name.",
         BUILD_CRIU,
     ),
+    "disturbed-by-others": Condition(
+        "with --net host, other users of the machine can hang or end checkpoints and restores",
+        "CRIU's abstract Unix sockets accept connections and messages of everybody in the network namespace.",
+        BUILD_CRIU,
+    ),
     "folders-in-proc": Condition(
         "programs whose folder is in /proc, such as /proc/1, cannot be restored",
         "CRIU stores a wrong path for folders of processes in /proc.",

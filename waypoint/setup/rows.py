@@ -28,6 +28,7 @@ MENDED = {
     "20-ghost-race.patch": "removed-open-files",
     "21-ghost-names.patch": "removed-open-files",
     "22-no-link.patch": "touched-folders",
+    "23-strangers.patch": "disturbed-by-others",
     "24-proc-folder.patch": "folders-in-proc",
     "26-half-closed.patch": "half-closed-connections",
     "27-restore-lock.patch": "data-in-flight",
