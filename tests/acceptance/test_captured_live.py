@@ -12,6 +12,7 @@ pytestmark = pytest.mark.privileged
 STATE = "grep ^State: /proc/$!/status"
 
 
+@pytest.mark.requires("own-criu")
 def test_a_job_that_its_terminal_has_stopped_is_captured_as_a_stopped_job(home: Home, person: Person) -> None:
     with session(home, person.name, "--shell", "bash") as branch:
         home.must("exec", "-b", branch, "--tty", "--", "python3 -c 'input()' &")

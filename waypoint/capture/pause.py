@@ -5,11 +5,14 @@ import time
 
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.tasks import cgroups, pauses
+from waypoint.processes import calls
 from waypoint.processes.freeze import freeze_for_dump
 
 
 class Pause:
-    """Freezes one session, once for each try at a capture. `ms`: the total length of the finished pauses."""
+    """Freezes one session, once for each try at a capture. `ms`: the total length of the finished pauses. `is_dumped`:
+    CRIU has dumped the session in this pause, so its interrupted system calls go on (calls.py).
+    """
 
     def __init__(self, cgroup: str) -> None:
         self._cgroup = cgroup
@@ -17,6 +20,7 @@ class Pause:
         self._began = 0.0
         self._is_frozen = False
         self.ms = 0.0
+        self.is_dumped = False
 
     def announce(self) -> None:
         """Announce a pause some milliseconds before `begin`, so that the daemon makes no long lists meanwhile
@@ -30,7 +34,7 @@ class Pause:
 
         Raises CannotCapture if there is no such moment, OSError if a task does not stop in time.
         """
-        self._is_frozen = True
+        self._is_frozen, self.is_dumped = True, False
         if for_dump:
             self._began = freeze_for_dump(self._cgroup)
         else:
@@ -54,6 +58,8 @@ class Pause:
         try:
             if self._is_frozen:
                 self._is_frozen = False
+                if not self.is_dumped:
+                    calls.resume(self._cgroup)
                 cgroups.thaw(self._cgroup)
         finally:
             self.stop_clock()

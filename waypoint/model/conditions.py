@@ -194,6 +194,11 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU interrupts waiting system calls and cannot continue those with a timeout.",
         BUILD_CRIU,
     ),
+    "stopped-jobs": Condition(
+        "signals that wait for a stopped process can be lost, and a job that its terminal stops cannot be captured",
+        "CRIU drops or delivers waiting signals of stopped processes, and does not know SIGTTIN and SIGTTOU.",
+        BUILD_CRIU,
+    ),
     "thread-timers": Condition(
         "programs with a timer for one thread, as profilers use, cannot be restored",
         "CRIU stores a wrong thread for timers with SIGEV_THREAD_ID.",

@@ -10,24 +10,21 @@ frozen. So the states that CRIU cannot handle are detected first:
 * A terminal whose foreground process group has ended, before the shell has noticed that. This happens between any two
   commands of a loop. CRIU can dump this state, but not restore it (`tty: Failed to set group`). The group is thawed and
   frozen again.
-* A process that its terminal has stopped (SIGTTIN, SIGTTOU: a background job that reads). CRIU knows only SIGSTOP and
-  SIGTSTP. The process is stopped by SIGSTOP instead, and does not run in between.
 * A TCP connection that no program has accepted yet: CRIU leaves it out. The group is thawed and frozen again for up to
   ACCEPT_S, so that the server can accept the connection. Afterwards it is dumped without the connection.
 """
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Iterator
-from signal import SIGCONT, SIGSTOP, SIGTTIN, SIGTTOU
 from typing import NamedTuple
 
 from waypoint.linux.net import sockets
-from waypoint.linux.tasks import cgroups, procfs, ptrace
+from waypoint.linux.tasks import cgroups, procfs
 from waypoint.linux.tasks.states import TaskState, task_state
 from waypoint.model.errors import CannotCapture, Failed
+from waypoint.processes import calls
 
 WAIT_S = 1.0
 PAUSE_S = 0.001  # how long the group runs between two attempts
@@ -51,10 +48,10 @@ def freeze_for_dump(cgroup: str) -> float:
             cgroups.freeze(cgroup)
             states = settled_states(cgroup)
             reason = _why_not(states)
-            is_stopping = reason is None and began < deadline and _stop_by_sigstop(states)
             is_awaited = table is not None and began < accept_deadline and any(sockets.unread(table, ("tcp",)))
-            if reason is None and not is_stopping and not is_awaited:
+            if reason is None and not is_awaited:
                 return began
+            calls.resume(cgroup)
             cgroups.thaw(cgroup)
             if reason is not None and (not reason.is_brief or time.monotonic() > deadline):
                 raise reason.kind("capture", "the session's processes", reason.said, reason.next_step, code=reason.code)
@@ -106,29 +103,6 @@ def _why_not(states: dict[int, TaskState]) -> _Reason | None:
             next_step = "press Enter in that terminal, or close it, and try again"
             return _Reason("no-foreground", said, next_step, is_brief=True)
     return None
-
-
-def _stop_by_sigstop(states: dict[int, TaskState]) -> bool:
-    """Send SIGSTOP to the tasks of a frozen group that their terminal has stopped; return whether there are any. They
-    stop when the group is thawed. SIGSTOP also cancels the SIGCONT that must come before it, so no handler runs.
-    """
-    found = [tid for tid, task in states.items() if task.state == "T" and _stop_signal(tid) in (SIGTTIN, SIGTTOU)]
-    for tid in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(tid, SIGCONT)
-            os.kill(tid, SIGSTOP)
-    return bool(found)
-
-
-def _stop_signal(tid: int) -> int:
-    """The signal that has stopped the task, which only its tracer learns; 0 if the task cannot be traced."""
-    try:
-        ptrace.seize(tid)
-        _, status = os.waitpid(tid, ptrace.WALL)
-        ptrace.detach(tid)
-    except OSError:
-        return 0
-    return os.WSTOPSIG(status)
 
 
 @contextlib.contextmanager

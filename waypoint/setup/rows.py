@@ -24,6 +24,7 @@ stopped, because it keeps the value that the variable had at its start.
 
 MENDED = {
     "10-exact-again.patch": "interrupted-calls",
+    "12-stopped-pending.patch": "stopped-jobs",
     "13-timer-thread.patch": "thread-timers",
     "20-ghost-race.patch": "removed-open-files",
     "21-ghost-names.patch": "removed-open-files",

@@ -24,7 +24,7 @@ WALL = 0x40000000
 _MASK_BYTES = 8
 _REGISTERS = struct.Struct("<27Q")  # struct user_regs_struct of x86-64
 REGISTERS_BYTES = _REGISTERS.size
-_AX, _ORIG_AX, _IP, _SP = 10, 15, 16, 19
+AX, ORIG_AX, _IP, _SP = 10, 15, 16, 19
 _ARGUMENTS = (14, 13, 12)  # di, si, dx: the registers of the first three arguments
 _SYSCALL_CODE = b"\x0f\x05"
 
@@ -96,7 +96,7 @@ def system_call(tid: int, code: int, number: int, *args: int, data: bytes) -> in
     before = mappings.read(tid, place, len(data)) if place >> 63 == 0 else b""
     if len(before) < len(data):
         raise OSError(errno.EFAULT, "the task's stack pointer does not point to memory")
-    own[_AX], own[_ORIG_AX], own[_IP] = number, -1 % (1 << 64), code
+    own[AX], own[ORIG_AX], own[_IP] = number, -1 % (1 << 64), code
     for register, value in zip(_ARGUMENTS, (*args, place), strict=True):
         own[register] = value
     mappings.write(tid, place, data)
@@ -106,7 +106,7 @@ def system_call(tid: int, code: int, number: int, *args: int, data: bytes) -> in
         set_registers(tid, _REGISTERS.pack(*own))
         for _ in ("entry", "exit"):
             is_to_stop |= _go_to(tid, _SYSCALL, signal.SIGTRAP)
-        result: int = _REGISTERS.unpack(registers(tid))[_AX]
+        result: int = _REGISTERS.unpack(registers(tid))[AX]
         # Leave the task in the same kind of stop as before: at such a stop, the kernel restarts an interrupted call
         # (signal(7)).
         interrupt(tid)

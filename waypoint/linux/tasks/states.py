@@ -34,3 +34,12 @@ def task_state(tid: int) -> TaskState:
     state = fields[b"State"][:1].decode("ascii")
     ignored = int(fields[b"SigIgn"], 16)
     return TaskState(fields[b"Name"].decode(errors="backslashreplace"), state, tracer, group, session, ignored)
+
+
+def system_call(tid: int) -> list[int]:
+    """Return the number of the system call in which the task sleeps, and its six arguments; [-1] if there is none.
+    Raises OSError if the task has ended.
+    """
+    with open(f"/proc/{tid}/syscall") as file:
+        number, *rest = file.read().split()
+    return [int(number), *(int(word, 16) for word in rest[:6])] if number not in ("running", "-1") else [-1]
