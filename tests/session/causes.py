@@ -87,13 +87,6 @@ REFUSED = (
         follow=(LET_GO, END),
     ),
     Refused(
-        name="a connection with the host",
-        start=hold("connection"),
-        said="whose other side is outside the session",
-        advice="close the socket, or end the process",
-        follow=(LET_GO, END),
-    ),
-    Refused(
         name="a file of the host",
         start=hold("sent_file"),
         said="from outside the session",

@@ -40,24 +40,12 @@ def dev_tty() -> int:
     return os.open("/dev/tty", os.O_RDWR)
 
 
-def received() -> tuple[int, int]:
-    """Connect to the socket OUTSIDE. Return the connection and the descriptor of the file that its listener sent."""
-    made = socket.socket(socket.AF_UNIX)
-    made.connect(OUTSIDE)
-    _, ((_, _, sent),), _, _ = made.recvmsg(1, 100)
-    return made.detach(), array.array("i", sent)[0]
-
-
-def connection() -> int:
-    made, file = received()
-    os.close(file)
-    return made
-
-
 def sent_file() -> int:
-    made, file = received()
-    os.close(made)
-    return file
+    """Connect to the socket OUTSIDE. Return the descriptor of the file that its listener sent."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.connect(OUTSIDE)
+        _, ((_, _, sent),), _, _ = made.recvmsg(1, 100)
+    return array.array("i", sent)[0]
 
 
 def terminal() -> int:

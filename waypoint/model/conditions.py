@@ -83,6 +83,11 @@ CONDITIONS: dict[str, Condition] = {
         "A TCP connection to another machine cannot exist twice.",
         "Let the program connect again in the copy.",
     ),
+    "outside-socket": Condition(
+        "{subject}: its connection to a program outside the session is closed in copies; this session keeps it",
+        "A connection through a Unix socket to a program outside the session cannot exist twice.",
+        "Let the program connect again in the copy.",
+    ),
     "unaccepted-connections": Condition(
         "{subject}: {detail} connections that no program has accepted yet are not in copies: their clients get no "
         "answer there",
@@ -207,6 +212,11 @@ CONDITIONS: dict[str, Condition] = {
     "removed-open-files": Condition(
         "a restore can fail if several programs have removed files open, such as libraries of before an upgrade",
         "CRIU makes mistakes with the names of removed files that processes have open.",
+        BUILD_CRIU,
+    ),
+    "refused-connections": Condition(
+        "connections to programs outside of a session through Unix sockets make its captures fail",
+        "CRIU refuses Unix connections that lead out of the session.",
         BUILD_CRIU,
     ),
     "touched-folders": Condition(

@@ -11,10 +11,12 @@ import socket
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from waypoint.linux.net import sockets, tcp_connections
+from waypoint.linux.net import sockets, tcp_connections, unix_sockets
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import Degradation, degradation
 
+_OF_CRIU = b"\0crtools-"  # the sockets by which a dumping CRIU talks to its code in the processes
+_USED, _WAITING = "outside-socket", "unaccepted-connections"
 _UNREAD = {"tcp": "unaccepted-connections", "udp": "unread-datagrams"}
 
 
@@ -62,6 +64,29 @@ def outside(pids: Collection[int]) -> list[str]:
         with sockets.open_table(pid) as table:
             return sorted({one.name for one in tcp_connections.outside(table)})
     return []
+
+
+def outside_unix(pids: Collection[int]) -> list[Degradation]:
+    """The connections of the processes through Unix sockets whose other side no process of the session has open, and
+    those that are not accepted yet although their other side is not in the session or was closed.
+    """
+    for pid in list(pids)[:1]:
+        with sockets.open_table(pid) as table:
+            found = {one.inode: one for one in unix_sockets.connections(table)}
+        if found:
+            criu = {0, *(one.inode for one in found.values() if one.name.startswith(_OF_CRIU))}
+            who = {inode: (pid, number) for inode, pid, number in open_sockets(pids)}
+            ours = [one for one in found.values() if one.inode in who]
+            lost = [(one, _USED) for one in ours if one.peer not in criu and one.peer not in who]
+            lost += [(one, _WAITING) for one in ours if any(peer not in who for peer in one.waiting)]
+            return [found for one, code in lost for found in _named(code, *who[one.inode], one.waiting, who)]
+    return []
+
+
+def _named(code: str, pid: int, number: int, waiting: Iterable[int], inside: Collection[int]) -> Iterator[Degradation]:
+    with contextlib.suppress(ProcessLookupError):
+        who = f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)}, fd {number}, a Unix socket)"
+        yield degradation(code, who, str(sum(peer not in inside for peer in waiting)) if code == _WAITING else "")
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ MENDED = {
     "24-proc-folder.patch": "folders-in-proc",
     "26-half-closed.patch": "half-closed-connections",
     "27-restore-lock.patch": "data-in-flight",
+    "28-outside-unix.patch": "refused-connections",
 }
 """By patch of `criu/patches`: the code of the condition (model/conditions.py) that the patch removes. Patches for the
 log and for speed, 40 to 59, are not listed.

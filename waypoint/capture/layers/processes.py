@@ -174,6 +174,7 @@ class ProcessesPart(Part):
         """Note what the images lack, which is known only in the pause."""
         degraded = self.taking.degraded
         degraded += ports.unread(processes)
+        degraded += ports.outside_unix(processes)
         if self.taking.subject.facts.setting.net == "private":
             degraded += [degradation("outside-connection", name) for name in ports.outside(processes)]
         degraded += self._watches.unread() if self._watches is not None else []
