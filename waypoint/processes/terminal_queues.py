@@ -9,8 +9,9 @@ and put back from the file before a process runs, in the session and in each cop
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,90 +24,42 @@ from waypoint.model.paths import QUEUES_FILE, TYPED_AHEAD_FILE
 log = logging.getLogger(__name__)
 
 
-class Terminals:
-    """Finds the terminals of a session. `look` remembers the descriptors of each process until their number changes, so
-    that a second `look` needs little time.
-    """
+class _Terminal(NamedTuple):
+    """A terminal /dev/pts/`number`. `master`: a descriptor in this process."""
 
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, list[int], set[int]]] = {}
-
-    def look(self, pids: Iterable[int]) -> None:
-        """List the terminals that the processes have open. Processes that have ended are skipped."""
-        before, self._seen = self._seen, {}
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                count = procfs.count_open_files(pid)
-                found = before.get(pid)
-                self._seen[pid] = found if found and found[0] == count else (count, *_listed(pid))
-
-    def masters(self) -> Iterator[int]:
-        """Open one master of each terminal, for the caller's step of the loop."""
-        met = set[int]()
-        for pid, (_count, masters, _slaves) in self._seen.items():
-            for number in masters:
-                try:
-                    fd = pidfd.take(pid, number)
-                except OSError:  # closed by now
-                    continue
-                try:
-                    terminal = _number_of(fd)
-                    if terminal is not None and terminal not in met:
-                        met.add(terminal)
-                        yield fd
-                finally:
-                    os.close(fd)
-
-    @property
-    def slaves(self) -> set[int]:
-        """The numbers of the terminals whose slaves are open."""
-        return set().union(*(slaves for _count, _masters, slaves in self._seen.values()))
+    number: int
+    master: int
+    is_slave_open: bool
 
 
-def _number_of(fd: int) -> int | None:
-    with contextlib.suppress(OSError):
-        return queues.number_of(fd)
-    return None  # a file that is called ptmx
+def take(pids: Iterable[int], folder: Path) -> None:
+    """Take all unread bytes out of the terminals of the processes, and save them in `folder`, the session's runtime
+    folder. Makes no file if there are none.
 
-
-def _listed(pid: int) -> tuple[list[int], set[int]]:
-    """The descriptors of the process that may be masters, and the numbers of the slaves that it has open."""
-    masters, slaves = [], set()
-    for number, path in procfs.open_files(pid).items():
-        name = os.path.basename(path)
-        if name == "ptmx":
-            masters.append(number)
-        elif name.isdecimal() and path.startswith("/"):
-            slaves.add(int(name))
-    return masters, slaves
-
-
-def take(terminals: Terminals, folder: Path) -> None:
-    """Take all unread bytes out of the terminals and save them in `folder`, the session's runtime folder. Makes no file
-    if there are none.
-
-    All processes must be frozen, and `terminals.look` must have listed them since. After an error, call `put_back`.
+    The processes must be frozen. After an error, call `put_back`.
     """
     taken: list[Queues] = []
-    try:
-        for master in terminals.masters():
-            found = queues.take(master, is_slave_open=queues.number_of(master) in terminals.slaves)
-            if found is not None and not found.is_plain:
-                taken.append(found)
-    finally:
-        if taken:
-            files.publish(str(folder / QUEUES_FILE), msgspec.msgpack.encode(taken), durable=False)
-    with_output = {one.number for one in taken if one.output and not one.stopped}
-    for master in terminals.masters() if with_output else ():
-        if queues.number_of(master) in with_output:  # after the file exists, from which `put_back` starts output again
-            queues.stop_output(master)
+    with contextlib.ExitStack() as opened:
+        terminals = _open_terminals(pids, opened)
+        try:
+            for one in terminals:
+                found = queues.take(one.master, is_slave_open=one.is_slave_open)
+                if found is not None and not found.is_plain:
+                    taken.append(found)
+        finally:
+            if taken:
+                files.publish(str(folder / QUEUES_FILE), msgspec.msgpack.encode(taken), durable=False)
+        with_output = {found.number for found in taken if found.output and not found.stopped}
+        for one in terminals:  # after the file exists, from which `put_back` starts output again
+            if one.number in with_output:
+                queues.stop_output(one.master)
 
 
 def are_taken(folder: Path) -> bool:
     return (folder / QUEUES_FILE).exists() or (folder / TYPED_AHEAD_FILE).exists()
 
 
-def put_back(folder: Path, pids: Iterable[int]) -> None:
+def put_back(pids: Iterable[int], folder: Path) -> None:
     """Put the bytes that are saved in `folder` back into the terminals of the processes, and remove the file. Does
     nothing without the file. The processes must be frozen.
 
@@ -114,13 +67,12 @@ def put_back(folder: Path, pids: Iterable[int]) -> None:
     """
     if not are_taken(folder):
         return
-    saved = {one.number: one for one in _load(folder)}
-    terminals = Terminals()
-    terminals.look(pids)
-    for master in terminals.masters():
-        if one := saved.pop(queues.number_of(master), None):
+    saved = {found.number: found for found in _load(folder)}
+    with contextlib.ExitStack() as opened:
+        for one in _open_terminals(pids, opened):
             try:
-                queues.put_back(master, one)
+                if one.number in saved:
+                    queues.put_back(one.master, saved[one.number])
             except OSError as error:  # later would be no better, because the processes run then
                 log.warning("unread bytes of the terminal /dev/pts/%d are lost: %s", one.number, error)
     for name in (QUEUES_FILE, TYPED_AHEAD_FILE):
@@ -128,8 +80,33 @@ def put_back(folder: Path, pids: Iterable[int]) -> None:
 
 
 def _load(folder: Path) -> list[Queues]:
-    """Captures of earlier versions have a file with the input of the session's own terminal only."""
     try:
         return msgspec.msgpack.decode((folder / QUEUES_FILE).read_bytes(), type=list[Queues])
-    except FileNotFoundError:
+    except FileNotFoundError:  # earlier versions saved the input of the session's own terminal only
         return [Queues(0, typed=(folder / TYPED_AHEAD_FILE).read_bytes())]
+    except msgspec.MsgspecError as error:
+        log.warning("unread bytes of terminals are lost: %s: %s", folder / QUEUES_FILE, error)
+        return []
+
+
+def _open_terminals(pids: Iterable[int], opened: contextlib.ExitStack) -> list[_Terminal]:
+    """Open one master of each terminal of the processes, until `opened` is closed."""
+    masters, slaves = list[tuple[int, int]](), set[int]()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            for fd, path in procfs.open_files(pid).items():
+                name = os.path.basename(path)
+                if name == "ptmx":
+                    masters.append((pid, fd))
+                elif name.isdecimal() and path.startswith("/"):
+                    slaves.add(int(name))
+    found: dict[int, _Terminal] = {}
+    for pid, fd in masters:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as closing:  # another file that is called ptmx
+            master = pidfd.take(pid, fd)
+            closing.callback(os.close, master)
+            number = queues.number_of(master)
+            if number not in found:
+                found[number] = _Terminal(number, master, number in slaves)
+                opened.push(closing.pop_all())
+    return list(found.values())

@@ -145,7 +145,7 @@ def _let_run(folder: Path, entry: RuntimeRecord) -> None:
         log.warning("a CRIU was killed while it dumped the session on %s", entry.row.branch)
     if terminal_queues.are_taken(folder):
         with contextlib.suppress(OSError), cgroups.frozen(entry.cgroup):  # the session may have just ended
-            terminal_queues.put_back(folder, cgroups.members(entry.cgroup))
+            terminal_queues.put_back(cgroups.members(entry.cgroup), folder)
     cgroups.thaw(entry.cgroup)
 
 

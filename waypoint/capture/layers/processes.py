@@ -326,7 +326,7 @@ def _held_until_complete(target: RestoreTarget, locks_of: list[locks.Lock]) -> I
         yield hear
         if has_unread:
             cgroups.freeze(target.cgroup)
-            terminal_queues.put_back(target.folder, cgroups.members(target.cgroup))
+            terminal_queues.put_back(cgroups.members(target.cgroup), target.folder)
         if locks_of:
             target.lost += [degradation("lock-lost", one) for one in locks.take_again(locks_of, target.cgroup)]
         cgroups.thaw(target.cgroup)

@@ -30,6 +30,7 @@ class TerminalPart(Part):
     def __init__(self, taking: Taking) -> None:
         super().__init__(taking)
         self._saved: Future[TerminalLayer] | None = None
+        self._is_taken = False
 
     def ready(self) -> None:
         self.taking.subject.hold()
@@ -38,6 +39,7 @@ class TerminalPart(Part):
         subject = self.taking.subject
         subject.drain()
         if self.taking.criu is not None:
+            self._is_taken = True
             subject.take_unread()
         reach(Step.DRAINED)
         folder = self.taking.area.hot.terminal(self.taking.capture_id)
@@ -57,6 +59,8 @@ class TerminalPart(Part):
     def cancel(self) -> None:
         if self._saved is not None:
             self._saved.exception()  # waits for its end
+        if not self._is_taken:
+            return
         subject = self.taking.subject
         try:
             with cgroups.frozen(subject.facts.cgroup):  # a CRIU that was killed may have left it running

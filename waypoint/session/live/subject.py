@@ -11,7 +11,6 @@ from waypoint.linux.tasks import cgroups
 from waypoint.linux.tty import terminals
 from waypoint.model.records import ShellLayer, TerminalLayer
 from waypoint.processes import terminal_queues
-from waypoint.processes.terminal_queues import Terminals
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal import standstill
 from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
@@ -36,7 +35,6 @@ class LiveSubject:
         self._folder = session_folder
         self._loop = asyncio.get_running_loop()
         self._asked: Asked | None = None
-        self._terminals = Terminals()
 
     def processes(self) -> list[int]:
         return self._live.processes()
@@ -56,7 +54,6 @@ class LiveSubject:
         return self._live.shell.watch.is_state_lost
 
     def hold(self) -> None:
-        self._terminals.look(self.processes())
         self._call_in_loop(self._live.terminal.stand_still)
 
     def drain(self) -> None:
@@ -66,11 +63,10 @@ class LiveSubject:
         return self._asked is not None and still_holds(self._live.shell, self._asked)
 
     def take_unread(self) -> None:
-        self._terminals.look(self.processes())
-        terminal_queues.take(self._terminals, self._folder)
+        terminal_queues.take(self.processes(), self._folder)
 
     def put_unread_back(self) -> None:
-        terminal_queues.put_back(self._folder, self.processes())
+        terminal_queues.put_back(self.processes(), self._folder)
 
     def save_terminal(self, folder: Path) -> TerminalLayer:
         return standstill.save(self._live.terminal, self._folder, folder)
