@@ -9,6 +9,7 @@ and put back from the file before a process runs, in the session and in each cop
 import contextlib
 import logging
 import os
+import termios
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -73,7 +74,7 @@ def put_back(pids: Iterable[int], folder: Path) -> None:
             try:
                 if one.number in saved:
                     queues.put_back(one.master, saved[one.number])
-            except OSError as error:  # later would be no better, because the processes run then
+            except (OSError, termios.error) as error:  # later would be no better, because the processes run then
                 log.warning("unread bytes of the terminal /dev/pts/%d are lost: %s", one.number, error)
     for name in (QUEUES_FILE, TYPED_AHEAD_FILE):
         (folder / name).unlink(missing_ok=True)
@@ -95,10 +96,10 @@ def _open_terminals(pids: Iterable[int], opened: contextlib.ExitStack) -> list[_
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             for fd, path in procfs.open_files(pid).items():
-                name = os.path.basename(path)
+                folder, _, name = path.rpartition("/")
                 if name == "ptmx":
                     masters.append((pid, fd))
-                elif name.isdecimal() and path.startswith("/"):
+                elif name.isdecimal() and folder.endswith("/pts"):
                     slaves.add(int(name))
     found: dict[int, _Terminal] = {}
     for pid, fd in masters:
