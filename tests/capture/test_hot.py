@@ -34,3 +34,13 @@ def test_a_log_without_disk_space_for_it_is_skipped(tmp_path: Path, elsewhere: P
     log.write_bytes(bytes(100_000))
     assert hot.keep_log(log, "1-dump.log") is None
     assert hot.keep_log(tmp_path / "none", "1-dump.log") is None
+
+
+def test_the_end_of_a_long_log_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "dump.log"
+    log.write_text("a line of the detailed log\n" * 100_000 + "Error (x.c:1): no\n")
+    kept = Hot(tmp_path).keep_log(log, "1-dump.log")
+    assert kept is not None
+    assert kept.stat().st_size <= 1 << 20
+    lines = set(kept.read_text().splitlines())
+    assert lines == {"a line of the detailed log", "Error (x.c:1): no"}

@@ -12,6 +12,7 @@ attached/     by kind, what the user has attached (layers/attached.py)
 
 import contextlib
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from waypoint.model.errors import Failed
 from waypoint.model.paths import spelled
 
 _KEPT_LOGS = 20
+_LOG_BYTES = 1 << 20  # the end of a log is kept: CRIU's errors are there, and a detailed log may have many MiB
 _log = logging.getLogger(__name__)
 
 
@@ -74,13 +76,14 @@ class Hot:
         return filesystem.used_bytes(self.logs)
 
     def keep_log(self, log: Path | None, name: str) -> Path | None:
-        """Move `log` to the folder of logs, which keeps the newest _KEPT_LOGS. Return its new path; None if there is no
-        such file or no space for it.
+        """Move `log` to the folder of logs, which keeps the last _LOG_BYTES of the newest _KEPT_LOGS. Return its new
+        path; None if there is no such file or no space for it.
         """
         if log is None or not log.exists():  # CRIU failed before it opened its log
             return None
         kept = self.logs / name
         try:
+            _shorten(log)
             shutil.move(log, kept)  # the log of a restore is on another file system: in the runtime folder
         except OSError as error:  # such as a full disk: it must not hide why CRIU failed
             _log.warning("cannot keep %s: %s", log, error)
@@ -91,3 +94,14 @@ class Hot:
 
     def list(self) -> list[str]:
         return [folder.name for folder in self.folder.iterdir() if not folder.name.startswith(".")]
+
+
+def _shorten(log: Path) -> None:
+    """Keep only the last whole lines of the file, at most _LOG_BYTES."""
+    with log.open("r+b") as file:
+        if file.seek(0, os.SEEK_END) > _LOG_BYTES:
+            file.seek(-_LOG_BYTES, os.SEEK_END)
+            _, _, end = file.read().partition(b"\n")
+            file.seek(0)
+            file.write(end)
+            file.truncate()
