@@ -25,7 +25,7 @@ the text reads: cannot *tried* *on*: *said*; next: *next*.
 CRIU = """
 ## Errors of CRIU
 
-Exit status 5; 125 if another try may succeed. Besides these: `criu-unknown` (the message quotes CRIU's own error),
+Exit status 5; 125 if another try may succeed. Besides these: `criu-other` (the message quotes CRIU's own error line),
 `criu-died` (CRIU was killed, or crashed), `criu-silent` (CRIU hung, and was killed).
 """
 

@@ -1,8 +1,10 @@
 """Diagnoses of real failures of CRIU. The logs are of CRIU 4.2.1, or the version in the file's name, on Linux 6.18."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+from tests.processes.refusals import REFUSALS
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.processes.criu.cause_table import CAUSES
 from waypoint.processes.criu.causes import (
@@ -73,8 +75,29 @@ def test_each_recorded_failure_is_diagnosed() -> None:
     assert not failed, "\n".join(failed)
 
 
-def test_every_cause_has_a_recorded_log_and_every_log_a_test() -> None:
-    assert {cause.name for cause in CAUSES} == set(RECORDED.values())
+def test_each_line_of_criu_is_diagnosed() -> None:
+    wrong = []
+    for line, cause in REFUSALS.items():
+        found = diagnose([line])
+        if found.name != cause or not found.meaning or "{" in found.meaning or found.meaning.endswith((" ", ":")):
+            wrong.append(f"{line}: {found}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_name_of_the_process_begins_the_sentence() -> None:
+    found = replace(diagnose(["Can't dump file 3 of that type [600] (anon anon_inode:x)"]), who="sh (pid 7, fd 3)")
+    assert found.said == "sh (pid 7, fd 3) has a file open of a kind that CRIU cannot dump: anon anon_inode:x"
+    found = replace(diagnose(["Can't dump nested user namespace for 4711"]), who="sh (pid 7)")
+    assert (found.pid, found.said[:36]) == (4711, "sh (pid 7) is in a user namespace of")
+    assert replace(diagnose(["new"]), who="sh (pid 7)").said.startswith("sh (pid 7): CRIU reports an error")
+
+
+def test_lines_that_every_run_without_a_tun_device_writes_are_no_cause() -> None:
+    assert diagnose(["tun: Unable to create tun: No such file or directory"]).name == "other"
+
+
+def test_every_cause_has_a_recorded_log_or_a_line_and_every_log_a_test() -> None:
+    assert {cause.name for cause in CAUSES} == {*RECORDED.values(), *REFUSALS.values()}
     assert {path.stem for path in LOGS.glob("*.log")} == set(RECORDED)
 
 
@@ -101,7 +124,7 @@ def test_times_and_pids_before_error_lines_are_skipped() -> None:
 
 def test_the_first_unknown_error_is_quoted() -> None:
     diagnosis = diagnose(["something new", "something else"])
-    assert diagnosis == Diagnosis("unknown", "something new", "", diagnosis.next_step)
+    assert diagnosis == Diagnosis("other", "something new", "", diagnosis.next_step)
     assert diagnosis.next_step
 
 
@@ -121,6 +144,15 @@ def test_the_process_at_which_a_dump_failed_is_found() -> None:
     assert find_culprit(before + errors) == (7414, 3)
     assert find_culprit(errors) == (7414, -1)
     assert read_culprit(LOGS / "io-uring-mapped.log") == (32511, -1)
+    seized = "(00.01) Seized task 7413, state 1\n(00.02) Seized task 7414, state 6\n"
+    assert find_culprit(f"{seized}(00.02) Error (criu/seize.c:882): Zombies with threads are not supported\n") == (
+        7414,
+        -1,
+    )
+    assert (
+        find_culprit(f"{seized}(00.02) Error (compel/x.c:1): Can't dump the 7415 thread with a pending SIGTRAP.\n")
+        is None
+    )
     assert read_culprit(LOGS / "disk-full.log") is None
 
 
@@ -144,8 +176,13 @@ def test_an_exhausted_limit_is_an_accident() -> None:
 
 
 def test_an_error_of_a_session_file_is_not_an_accident_of_the_image_disk() -> None:
-    for line in ("tty: Can't get tty params on 0x3: Input/output error", "Can't link remap /a: Read-only file system"):
-        assert (diagnose([line]).name, diagnose([line]).is_accident) == ("unknown", False)
+    errors = {
+        "tty: Can't get tty params on 0x3: Input/output error": "terminal-ended",
+        "Can't link remap to /a: Read-only file system": "removed-name",
+        "Can't read this: Input/output error": "other",
+    }
+    for line, name in errors.items():
+        assert (diagnose([line]).name, diagnose([line]).is_accident) == (name, False)
 
 
 def test_a_missing_log_has_no_errors(tmp_path: Path) -> None:
@@ -153,15 +190,15 @@ def test_a_missing_log_has_no_errors(tmp_path: Path) -> None:
     assert diagnose([]).words == "CRIU ended without a message"
 
 
-def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> None:
-    failed = failure("dump", diagnose(read_errors(LOGS / "ghost.log")), tmp_path / "dump.log")
+def test_the_error_has_four_parts_and_the_command_that_prints_the_log(tmp_path: Path) -> None:
+    failed = failure("dump", diagnose(read_errors(LOGS / "ghost.log")), tmp_path / "7-dump.log")
     assert isinstance(failed, CannotCapture)
     assert failed.exit_code == 5
     assert failed.to_json() == {
         "code": "criu-ghost",
         "exit": 5,
         "tried": "dump the processes",
-        "on": f"(log, for root only: {tmp_path}/dump.log)",
+        "on": "(log: waypoint doctor --criu-log 7-dump)",
         "said": "a process has a deleted file open, /tmp/big, that is too large to be kept with the image"
         " (80003072 bytes)",
         "next": "free space on the disk, close the file, or end the process",

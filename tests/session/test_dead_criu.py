@@ -37,7 +37,7 @@ def hit(home: Home, number: signal.Signals) -> None:
 
 def check_error(said: bytes) -> None:
     """Check that the error names CRIU's log, and no program: CRIU's code ran in no program."""
-    pattern = r"waypoint: cannot dump the processes \(log, for root only: \S+\): CRIU[^;\n]*\n"
+    pattern = r"waypoint: cannot dump the processes \(log: waypoint doctor --criu-log \S+\): CRIU[^;\n]*\n"
     pattern += r"  next: try again; if it happens again, see 'waypoint doctor'.*\n"
     assert re.fullmatch(pattern, said.decode()), said
     assert b"degraded" not in said

@@ -200,8 +200,8 @@ def test_a_restore_whose_crius_are_all_killed_is_an_error_with_a_next_step(
         home.must(*take_back)  # on a busy machine, a CRIU may end before the test sees it
     assert (code, killed >= 2) == (125, True), said
     assert said.startswith("waypoint: cannot restore the processes"), said
-    log = re.search(r"\(log, for root only: ([^)]+)\)", said)
-    assert log is None or Path(log[1]).exists(), "the error names a log that does not exist"
+    log = re.search(r"\(log: waypoint (doctor [^)]+)\)", said)
+    assert log is None or home.must(*log[1].split()).stdout, "the error names a log that does not exist"
     check_unharmed(session, state)
     ledger.check(home)
     way = said.rstrip().rpartition("to restore only the files: waypoint ")[2].split()

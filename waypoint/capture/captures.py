@@ -199,6 +199,12 @@ class Captures:
         files = self._area.pool.shares(capture.tree)
         return Usage(files, self._area.hot.used_bytes(capture.id))
 
+    def criu_log(self, name: str) -> tuple[int, str] | None:
+        """The uid of the user whose session CRIU failed to dump or restore, and CRIU's log; None if no log `name`
+        (without `.log`) is kept.
+        """
+        return self._area.hot.read_log(f"{name}.log")
+
     def hot_bytes(self) -> tuple[int, int]:
         """Return the bytes on disk of all captures without their files, and of logs of failed dumps and restores."""
         return self._area.hot.used_bytes(), self._area.hot.logs_bytes()

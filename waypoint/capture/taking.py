@@ -91,7 +91,7 @@ def _programs(subject: Subject) -> dict[int, str]:
         with contextlib.suppress(ProcessLookupError):
             stat = procfs.stat(pid)
             if stat.start_ticks < latest_ticks:
-                found[pid] = f"{stat.name} (pid {procfs.inner_pid(pid)})"
+                found[pid] = f"{stat.name} (pid {procfs.session_pid(pid)})"
     return found
 
 

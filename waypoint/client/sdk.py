@@ -44,7 +44,15 @@ from waypoint.client.results import (
     parse_list,
 )
 from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.facts import Capability, CheckpointFacts, SessionFacts, StatusFacts, StopFacts, StrangerFacts
+from waypoint.model.facts import (
+    Capability,
+    CheckpointFacts,
+    CriuLogFacts,
+    SessionFacts,
+    StatusFacts,
+    StopFacts,
+    StrangerFacts,
+)
 from waypoint.model.names import parse_name
 
 _CREATED = 201
@@ -131,6 +139,11 @@ class Client:
         """Try every capability on a temporary session. Takes seconds."""
         answer = ask(self.home, "POST", "/v1/doctor")
         return parse_list(Capability, answer, "capabilities")
+
+    def criu_log(self, name: str) -> str:
+        """CRIU's log of a failed checkpoint or restore, whose error names it: its end, at most 1 MiB."""
+        answer = ask(self.home, "GET", f"/v1/criu/logs/{quote_branch(parse_name(name))}")
+        return parse(CriuLogFacts, field_of(answer, "log")).text
 
     def events(self, *, follow: bool = True, after: int | None = None) -> Iterator[dict[str, object]]:
         """The events that the daemon has kept, and with `follow` further events.

@@ -411,3 +411,11 @@ class Capability:
     remedy: str = ""
     required_for: Literal["session", "live", "optional"] = "optional"
     code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriuLogFacts:
+    """CRIU's log of a failed dump or restore: its end, at most 1 MiB."""
+
+    name: str
+    text: str

@@ -45,7 +45,7 @@ def survey(init: int, pids: Collection[int]) -> list[Surveyed]:
             why, cause = _why_not(pid, own)
             command = command_line(procfs.command_line(pid)) or procfs.stat(pid).name
             tier: Tier = "respawn" if why else "live"
-            inside, remedy = procfs.inner_pid(pid), _NEXT_STEPS.get(cause, "")
+            inside, remedy = procfs.session_pid(pid), _NEXT_STEPS.get(cause, "")
             found.append(Surveyed(pid=inside, command=command, tier=tier, why=why, remedy=remedy))
     return sorted(found, key=lambda one: one.pid)
 

@@ -235,7 +235,7 @@ def _check_number(watcher: _Watcher, number: int) -> None:
 def _who(watcher: _Watcher) -> str:
     """A description of the process."""
     with contextlib.suppress(ProcessLookupError):
-        name, inner = procfs.stat(watcher.pid).name, procfs.inner_pid(watcher.pid)
+        name, inner = procfs.stat(watcher.pid).name, procfs.session_pid(watcher.pid)
         return f"{name} (pid {inner}, fd {watcher.fd})"
     return f"a process that has ended (fd {watcher.fd})"
 

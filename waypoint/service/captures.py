@@ -6,8 +6,8 @@ import time
 
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import Degradation, facts_of
-from waypoint.model.errors import UsageProblem
-from waypoint.model.facts import CheckpointFacts, ExchangedFacts, ForkFacts, ReplacedFacts, SessionFacts
+from waypoint.model.errors import UnknownName, UsageProblem
+from waypoint.model.facts import CheckpointFacts, CriuLogFacts, ExchangedFacts, ForkFacts, ReplacedFacts, SessionFacts
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.service import layers
@@ -17,8 +17,19 @@ from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
 from waypoint.session import restore as restoring
 from waypoint.session import session_facts
+from waypoint.session.birth import rights
 from waypoint.session.checkpoint import LossConsent
 from waypoint.session.losses import copy_losses
+
+
+async def criu_log(home: Home, name: str) -> CriuLogFacts:
+    """CRIU's log of a failed dump or restore. An error of CRIU names it. Raises UnknownName, also if the log is about
+    a session of a user whose sessions the caller may not use.
+    """
+    found = await asyncio.to_thread(home.captures.criu_log, name)
+    if found is None or not rights.may_use(home.sessions.resources, found[0]):
+        raise UnknownName("show", f"CRIU's log {name}", "no log of this name is kept", "the last 20 logs are kept")
+    return CriuLogFacts(name=name, text=found[1])
 
 
 async def checkpoint(home: Home, branch: str, request: CheckpointRequest) -> CheckpointFacts:

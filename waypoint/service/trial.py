@@ -236,7 +236,7 @@ class _Client:
         """Ignore the facts."""
 
 
-_LEADS_HERE = frozenset({"no-criu", "criu-unusable", "criu-died", "criu-silent", "criu-unknown"})
+_LEADS_HERE = frozenset({"no-criu", "criu-unusable", "criu-died", "criu-silent", "criu-other"})
 """The codes of errors whose next step is to run the doctor, which a row of the doctor leaves out."""
 
 

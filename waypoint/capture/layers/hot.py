@@ -75,9 +75,10 @@ class Hot:
     def logs_bytes(self) -> int:
         return filesystem.used_bytes(self.logs)
 
-    def keep_log(self, log: Path | None, name: str) -> Path | None:
+    def keep_log(self, log: Path | None, name: str, uid: int) -> Path | None:
         """Move `log` to the folder of logs, which keeps the last _LOG_BYTES of the newest _KEPT_LOGS. Return its new
-        path; None if there is no such file or no space for it.
+        path; None if there is no such file or no space for it. `uid`: the user of the session. The kept file belongs to
+        this user, so that `read_log` knows the user; nobody but the home's owner can reach the file.
         """
         if log is None or not log.exists():  # CRIU failed before it opened its log
             return None
@@ -85,12 +86,21 @@ class Hot:
         try:
             _shorten(log)
             shutil.move(log, kept)  # the log of a restore is on another file system: in the runtime folder
+            os.chown(kept, uid, -1)
         except OSError as error:  # such as a full disk: it must not hide why CRIU failed
             _log.warning("cannot keep %s: %s", log, error)
             return None
         for old in sorted(self.logs.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_LOGS]:
             old.unlink(missing_ok=True)
         return kept
+
+    def read_log(self, name: str) -> tuple[int, str] | None:
+        """The user of the session, and the kept log; None if there is no log of this name."""
+        if name not in os.listdir(self.logs):  # so that no name leads out of the folder
+            return None
+        with contextlib.suppress(FileNotFoundError), (self.logs / name).open("rb") as file:
+            return os.fstat(file.fileno()).st_uid, file.read().decode(errors="replace")
+        return None
 
     def list(self) -> list[str]:
         return [folder.name for folder in self.folder.iterdir() if not folder.name.startswith(".")]

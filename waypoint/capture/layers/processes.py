@@ -185,8 +185,9 @@ class ProcessesPart(Part):
         try:
             yield
         except CriuFailed as error:
-            log = self.taking.area.hot.keep_log(error.log, f"{self.taking.capture_id}-dump.log")
-            raise error.moved(log) from error
+            taking = self.taking
+            name, user = f"{taking.capture_id}-dump.log", taking.subject.facts.setting.user
+            raise error.moved(taking.area.hot.keep_log(error.log, name, user.uid)) from error
 
 
 def _use_names(images: Path, tree: str) -> None:
@@ -298,7 +299,8 @@ class Processes(Layer):
             try:
                 target.pid = Criu(target.criu_path, target.spawn).restore(options).pid
             except CriuFailed as error:
-                raise error.moved(area.hot.keep_log(error.log, f"{target.folder.name}-restore.log")) from error
+                name = f"{target.folder.name}-restore.log"
+                raise error.moved(area.hot.keep_log(error.log, name, origin.setting.user.uid)) from error
         shutil.rmtree(work)
 
 

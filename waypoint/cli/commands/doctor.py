@@ -19,6 +19,9 @@ EXIT_HOST_LACKS = 3
 def run(given: Given) -> int:
     """Returns the exit status: 3 if sessions cannot be started, or not captured with their processes."""
     client = Client(given.text("home"))
+    if (name := given.text("criu_log")) is not None:
+        print_lines(client.criu_log(name).splitlines())
+        return 0
     branch = given.text("argument")
     return _survey(client, branch, as_json=given.flag("json")) if branch is not None else _try_all(client, given)
 

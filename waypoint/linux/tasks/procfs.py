@@ -77,11 +77,23 @@ def start_ticks(pid: int) -> int:
 
 
 def inner_pid(pid: int) -> int:
-    """Return the id of process `pid` in the innermost of its pid namespaces (NSpid)."""
+    """Return the id of process `pid` in the innermost of its pid namespaces."""
+    return _pids(pid)[-1]
+
+
+def session_pid(pid: int) -> int:
+    """Return the id of process `pid` in the pid namespace below the daemon's: the session's, which the process may have
+    left for a namespace of its own.
+    """
+    return _pids(pid)[:2][-1]
+
+
+def _pids(pid: int) -> list[int]:
+    """The ids of process `pid`, from the daemon's pid namespace (proc_pid_status(5), NSpid) inwards."""
     for line in _read(pid, "status").splitlines():
         if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return pid
+            return [int(word) for word in line.split()[1:]]
+    return [pid]
 
 
 def threads(pid: int) -> list[int]:

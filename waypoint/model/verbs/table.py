@@ -84,7 +84,16 @@ _SETUP = Verb(
 
 _DOCTOR = Verb(
     "doctor",
-    (JSON, HOME),
+    (
+        Option(
+            ("--criu-log",),
+            "text",
+            "Print CRIU's log LOG of a failed checkpoint or restore. The error names LOG.",
+            "LOG",
+        ),
+        JSON,
+        HOME,
+    ),
     """Check whether this machine can run Waypoint.
 
     Tries each feature in a temporary session. For a feature that does not work here, prints why, and how to get it.

@@ -1,5 +1,6 @@
 """Reading CRIU's logs, and finding the reason for a failure in them (cause_table.py)."""
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.processes.criu.cause_table import CAUSES
 
 MAX_LOG_BYTES = 1 << 20
+_A_PROCESS = "a process "
 TRY_AGAIN = "try again; if it happens again, see 'waypoint doctor'"
 KILLED = frozenset({"died", "silent"})
 """The names of the diagnoses of a CRIU that was killed."""
@@ -19,13 +21,16 @@ _HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE for self|^exited, sta
 _ERROR_LINE = re.compile(r"(?:^|\) )(?:pie: \d+: )?(?:\s*\d+: )?Error \([^)]*\): (.*)$")
 _TASK_LINE = re.compile(r"Dumping (?:task|core) \(pid: (\d+)")
 _FILE_LINE = re.compile(r"(?:^|\) )(\d+) fdinfo (\d+): pos")
-_FAILED_LINE = re.compile(r"Error .* \(pid: (\d+)\) failed with")
+_SEIZED_LINE = re.compile(r"(?:^|\) )\s*(?:Seized task (\d+),|Seizing (\d+)'s )")
+_THREAD_ERROR = re.compile(r"Zombie|Individually stopped")  # written while CRIU stops the threads of a process
+_FAILED_LINE = re.compile(r"Error .* \(pid: (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why CRIU failed. `name`: of the row in the table, or `unknown`, `died` or `silent`. `words`: CRIU's error line.
-    `is_accident`: as in the table. `who`: the process at which CRIU failed, or "".
+    """Why CRIU failed. `name`: of the row in the table, or `other`, `died` or `silent`. `words`: CRIU's error line.
+    `is_accident`: as in the table. `pid`: the host's pid in that line, or 0. `who`: the process at which CRIU failed,
+    or "".
     """
 
     name: str
@@ -33,7 +38,20 @@ class Diagnosis:
     meaning: str
     next_step: str
     is_accident: bool = False
+    pid: int = 0
     who: str = ""
+
+    @property
+    def said(self) -> str:
+        """The reason in words, with the name of the process."""
+        meaning = self.meaning or f"CRIU reports an error that Waypoint does not know: {self.words}"
+        if not self.who:
+            return meaning
+        if ", fd " in self.who:
+            meaning = re.sub(r" \(fd -?\d+\)", "", meaning)
+        if meaning.startswith(_A_PROCESS):
+            return f"{self.who} {meaning.removeprefix(_A_PROCESS)}"
+        return f"{self.who}: {meaning}"
 
 
 class Culprit(NamedTuple):
@@ -49,13 +67,10 @@ class CriuFailed(WaypointError):
     """
 
     def __init__(self, action: str, diagnosis: Diagnosis, log: Path | None) -> None:
-        said = diagnosis.meaning or f"CRIU reports an error that Waypoint does not know: {diagnosis.words}"
-        if diagnosis.who:
-            said = f"{diagnosis.who}: {said}"
         super().__init__(
             f"{action} the processes",
-            f"(log, for root only: {log})" if log else "",
-            said,
+            f"(log: waypoint doctor --criu-log {log.stem})" if log else "",
+            diagnosis.said,
             diagnosis.next_step,
             code=f"criu-{diagnosis.name}",
         )
@@ -109,21 +124,26 @@ def read_culprit(log: Path) -> Culprit | None:
 
 def find_culprit(text: str) -> Culprit | None:
     """Find in the text of a dump's log the process at which the dump failed; None if the text does not name it."""
-    found = None
+    found = seized = None
+    is_thread = False
     lines = iter(text.splitlines())
     for line in lines:
         error = _ERROR_LINE.search(line)
         if error and not _HARMLESS.search(error[1]):
+            lines = itertools.chain([line], lines)
+            is_thread = bool(_THREAD_ERROR.match(error[1]))
             break
         if match := _FILE_LINE.search(line):
             found = Culprit(int(match[1]), int(match[2]))
         elif match := _TASK_LINE.search(line):
             found = Culprit(int(match[1]))
+        elif match := _SEIZED_LINE.search(line):
+            seized = Culprit(int(match[1] or match[2]))
     for line in lines:  # CRIU's last lines name the failed action and its process
         if match := _FAILED_LINE.search(line):
             pid = int(match[1])
             return found if found is not None and found.pid == pid else Culprit(pid)
-    return None
+    return seized if is_thread else None
 
 
 def _read_end(log: Path) -> str:
@@ -153,7 +173,8 @@ def diagnose(errors: list[str]) -> Diagnosis:
             match = re.search(cause.pattern, line)
             if match:
                 groups = {name: text or "" for name, text in match.groupdict().items()}
-                meaning = cause.meaning.format(**groups).rstrip()
-                return Diagnosis(cause.name, line, meaning, cause.next_step, cause.is_accident)
+                meaning = " ".join(cause.meaning.format(**groups).split()).rstrip(" :")
+                pid = int(groups.get("pid") or 0)
+                return Diagnosis(cause.name, line, meaning, cause.next_step, cause.is_accident, pid)
     words = errors[0] if errors else "CRIU ended without a message"
-    return Diagnosis("unknown", words, "", "read the log; `waypoint doctor` shows what works on this machine")
+    return Diagnosis("other", words, "", "read the log; `waypoint doctor` shows what works on this machine")

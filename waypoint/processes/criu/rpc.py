@@ -229,6 +229,8 @@ def _failure(
     errors = read_errors(log) or [line for line in outside_log if line]
     diagnosis = diagnose(errors) if answer else causes.died(errors)
     culprit = causes.read_culprit(log) if action == "dump" else None
+    if action == "dump" and diagnosis.pid and (culprit is None or culprit.pid != diagnosis.pid):
+        culprit = Culprit(diagnosis.pid)
     return causes.failure(action, replace(diagnosis, who=_name_of(culprit)), log)
 
 
@@ -237,7 +239,7 @@ def _name_of(culprit: Culprit | None) -> str:
     with contextlib.suppress(ProcessLookupError):
         if culprit is not None:
             pid, fd = culprit
-            number = procfs.inner_pid(pid)
+            number = procfs.session_pid(pid)
             return f"{procfs.stat(pid).name} (pid {number}{f', fd {fd}' if fd >= 0 else ''})"
     return ""
 

@@ -46,6 +46,11 @@ def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
         raise NotAllowed(tried, on, said, _OUTSIDE if id_choice.is_of_sessions(uid) else next_step)
 
 
+def may_use(resources: Resources, uid: int) -> bool:
+    """Whether the caller may use what belongs to the user `uid`."""
+    return _restricted_user(resources) in (None, uid)
+
+
 def check_name(resources: Resources, name: str, tried: str) -> None:
     """Raise NotAllowed if the caller may not use a capture or session that `name` stands for.
 

@@ -1,0 +1,68 @@
+"""A checkpoint that CRIU refuses names the program, its pid in the session and the reason, and a next step."""
+
+import re
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.acceptance.sessions import inside, session
+from tests.homes import Home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+BEGIN = "import ctypes, fcntl, os, signal, socket, threading, time; libc = ctypes.CDLL(None)"
+END = "open('/tmp/on', 'w').close(); time.sleep(1000)"
+# The code of the error, the end of the sentence about the program, and a program.
+REFUSED = {
+    "packet-pipe": ("has a pipe in packet mode open (pipe2 with O_DIRECT)", "r, w = os.pipe2(os.O_DIRECT)"),
+    "corked-socket": (
+        "has a UDP socket open with data that it holds back",
+        "s = socket.socket(2, 2); s.connect(('127.0.0.1', 9)); s.setsockopt(17, 1, 1); s.send(b'x')",
+    ),
+    "unread-control": (
+        "has not read messages of a Unix socket that carry the sender",
+        "a, b = socket.socketpair(1, 2); b.setsockopt(1, 16, 1); a.send(b'x')",
+    ),
+    "unaccepted": (
+        "has a connection that the server has not accepted",
+        "s = socket.socket(1); s.bind('\\0x'); s.listen(); c = socket.socket(1); c.connect('\\0x'); c.send(b'x')",
+    ),
+    "unread-netlink": (
+        "has not read all messages of a netlink socket",
+        "s = socket.socket(16, 3); s.bind((0, 0)); "
+        "s.send(bytes([32, 0, 0, 0, 18, 0, 1, 3, 1, 0, 0, 0]) + bytes(20)); time.sleep(0.1)",
+    ),
+    "pending-trap": (
+        "has not yet received a SIGTRAP",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP]); os.kill(os.getpid(), signal.SIGTRAP)",
+    ),
+    "shared-parts": (
+        "shares its memory, its folder or its open files with another process",
+        "m = ctypes.create_string_buffer(65536); pause = ctypes.cast(libc.pause, ctypes.c_void_p); "
+        "libc.clone(pause, ctypes.c_void_p(ctypes.addressof(m) + 65000 & -16), 0x200 | 17, None); time.sleep(0.1)",
+    ),
+    "first-thread": (
+        "has ended its first thread while its other threads run",
+        "threading.Thread(target=lambda: (time.sleep(0.1), open('/tmp/on', 'w').close(), time.sleep(1000))).start(); "
+        "libc.syscall(60, 0)",
+    ),
+}
+
+
+def test_a_refusal_names_the_program_and_the_reason_and_its_log_can_be_read(home: Home, person: Person) -> None:
+    with session(home, person.name, "--shell", "bash") as branch:
+        for number, (code, (reason, program)) in enumerate(REFUSED.items()):
+            text = f"{BEGIN}\n{program}\n{END}"
+            inside(home, branch, f"cat >/tmp/{number}.py <<'END'\n{text}\nEND")
+            start = f"rm -f /tmp/on; python3 /tmp/{number}.py & until [ -e /tmp/on ]; do sleep 0.02; done"
+            pid = inside(home, branch, f"{start}; echo $!").split()[-1]
+            refused = home.cli("checkpoint", "refused", "-b", branch, "--tier", "live", "--json")
+            error = refused.json()["error"]
+            assert (error["code"], refused.code) == (f"criu-{code}", 5), error
+            assert re.search(rf"\(pid {pid}(, fd \d+)?\) {re.escape(reason)}", error["said"]), error
+            log = re.search(r"--criu-log (\S+)\)", error["on"])
+            assert log, error
+            assert "Dumping FAILED" in home.must("doctor", "--criu-log", log[1]).stdout
+            inside(home, branch, f"kill -KILL {pid}; wait {pid} 2>/dev/null; true")
+        made = home.must("checkpoint", "taken", "-b", branch, "--json").json()
+        assert (made["tier"], made["degraded"]) == ("live", [])
