@@ -5,6 +5,8 @@ source.
 SEEN = {
     "Zombies with threads are not supported": "first-thread",
     "Can't dump the 18999 thread with a pending SIGTRAP.": "pending-trap",
+    "bfd: The bfd buffer is too small": "groups",
+    "Can't read link of fd 3: File name too long": "long-path",
     "Can't make VM id for 20083": "shared-parts",
     "Can't make FS id for 20579": "shared-parts",
     "Unknown shit 100600 (/secretmem (deleted))": "kind-of-memory",

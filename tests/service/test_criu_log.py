@@ -1,5 +1,6 @@
 """CRIU's log of a failed dump or restore is shown to root and to the user of the session."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +19,12 @@ HOME: Any = SimpleNamespace(
 
 
 @pytest.mark.parametrize("uid", [0, OWNER, TRUSTED])
-async def test_the_user_of_the_session_may_read_the_log(uid: int) -> None:
+def test_the_user_of_the_session_may_read_the_log(uid: int) -> None:
     with asked_by(Caller(uid=uid)):
-        assert (await criu_log(HOME, "1-dump")).text == "Error: no\n"
+        assert asyncio.run(criu_log(HOME, "1-dump")).text == "Error: no\n"
 
 
 @pytest.mark.parametrize(("uid", "name"), [(STRANGER, "1-dump"), (0, "2-dump"), (OWNER, "2-dump")])
-async def test_other_users_do_not_learn_whether_there_is_a_log(uid: int, name: str) -> None:
+def test_other_users_do_not_learn_whether_there_is_a_log(uid: int, name: str) -> None:
     with asked_by(Caller(uid=uid)), pytest.raises(UnknownName, match="no log of this name is kept"):
-        await criu_log(HOME, name)
+        asyncio.run(criu_log(HOME, name))

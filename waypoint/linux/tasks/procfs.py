@@ -115,16 +115,20 @@ def executable(pid: int) -> str:
 
 
 def folder(pid: int) -> str:
-    """Return the process's working directory as seen from its root, or "" if that folder was removed."""
+    """Return the process's working directory as seen from its root, or "" if that folder was removed or its path is too
+    long.
+    """
     try:
-        found = os.readlink(f"/proc/{pid}/cwd")
+        found = read_link(f"/proc/{pid}/cwd")
     except FileNotFoundError:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/cwd") from None
     return "" if found.endswith(" (deleted)") or not found.startswith("/") else found
 
 
 def open_files(pid: int) -> dict[int, str]:
-    """Return the open files by descriptor number: paths as seen from the process's root, or texts like "pipe:[...]"."""
+    """Return the open files by descriptor number: paths as seen from the process's root, or texts like "pipe:[...]", or
+    "" if the path is too long.
+    """
     folder = f"/proc/{pid}/fd"
     found = {}
     try:
@@ -133,8 +137,18 @@ def open_files(pid: int) -> dict[int, str]:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), folder) from None
     for entry in entries:
         with contextlib.suppress(FileNotFoundError):  # the process has closed the descriptor
-            found[int(entry)] = os.readlink(f"{folder}/{entry}")
+            found[int(entry)] = read_link(f"{folder}/{entry}")
     return found
+
+
+def read_link(link: str) -> str:
+    """Return the path that a link in /proc contains; "" if it is longer than 4,095 bytes, which the kernel refuses."""
+    try:
+        return os.readlink(link)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return ""
+        raise
 
 
 def count_open_files(pid: int) -> int:

@@ -63,7 +63,7 @@ def _links(pid: int) -> Iterator[tuple[str, str]]:
     for name in ("cwd", "root"):
         link = f"/proc/{pid}/{name}"
         with contextlib.suppress(FileNotFoundError):  # the process has ended
-            yield link, os.readlink(link)
+            yield link, procfs.read_link(link)
 
 
 def _folder_at(link: str, path: str, root: int) -> Iterator[RemovedFolder]:

@@ -162,8 +162,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "groups",
-        r"Too many groups in task (?P<number>\d+)",
-        "a process belongs to {number} groups, more than CRIU can dump",
+        r"Too many groups in task \d+|The bfd buffer is too small",
+        "a process belongs to more groups than CRIU can dump",
         "start the program as a user with fewer groups",
     ),
     Cause(
@@ -282,7 +282,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "long-path",
-        r"Buffer for read ?link.* is too small|The path .* is too long|The file name is too long"
+        r"Buffer for read ?link.* is too small|Can't read ?link.*: File name too long"
+        r"|The (?:path .*|file name) is too long"
         r"|Not enough space to (?:replace|concatenate)",
         "a process has a file or socket open whose path is too long for CRIU",
         "rename a folder to make the path shorter",
@@ -303,7 +304,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "secret-memory",
         r"Can't lookup mount=\d+ for fd=(?P<fd>-?\d+) path=/secretmem",
-        "a process has secret memory open (memfd_secret, fd {fd}), which the kernel shows to nobody",
+        "a process has secret memory (memfd_secret) open (fd {fd}), which CRIU cannot read",
         _CLOSE_FILE,
     ),
     Cause(
