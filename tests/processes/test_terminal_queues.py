@@ -42,6 +42,16 @@ def test_bytes_are_put_back_from_the_file(pair: tuple[int, int], tmp_path: Path)
     assert not terminal_queues.are_taken(tmp_path)
 
 
+def test_bytes_that_cannot_be_saved_stay_in_the_terminal(pair: tuple[int, int], tmp_path: Path) -> None:
+    master, slave = pair
+    os.write(slave, b"output\n")
+    os.write(master, b"keys\r")
+    with pytest.raises(FileNotFoundError):
+        terminal_queues.take([os.getpid()], tmp_path / "missing")
+    assert os.read(slave, 100) == b"keys\n"
+    assert os.read(master, 100) == b"output\r\nkeys\r\n"
+
+
 def test_input_that_an_earlier_version_has_saved_is_put_back(
     pair: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

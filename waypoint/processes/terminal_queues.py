@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import termios
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,23 +37,32 @@ def take(pids: Iterable[int], folder: Path) -> None:
     """Take all unread bytes out of the terminals of the processes, and save them in `folder`, the session's runtime
     folder. Makes no file if there are none.
 
-    The processes must be frozen. After an error, call `put_back`.
+    The processes must be frozen. If the bytes cannot be saved, they stay in the terminals. After another error they may
+    be in the file, so call `put_back`.
     """
     taken: list[Queues] = []
     with contextlib.ExitStack() as opened:
-        terminals = _open_terminals(pids, opened)
+        terminals = {one.number: one for one in _open_terminals(pids, opened)}
         try:
-            for one in terminals:
+            for one in terminals.values():
                 found = queues.take(one.master, is_slave_open=one.is_slave_open)
                 if found is not None and not found.is_plain:
                     taken.append(found)
         finally:
             if taken:
-                files.publish(str(folder / QUEUES_FILE), msgspec.msgpack.encode(taken), durable=False)
-        with_output = {found.number for found in taken if found.output and not found.stopped}
-        for one in terminals:  # after the file exists, from which `put_back` starts output again
-            if one.number in with_output:
-                queues.stop_output(one.master)
+                _save(taken, terminals, folder)
+        for found in taken:  # after the file exists, from which `put_back` starts output again
+            if found.output and not found.stopped:
+                queues.stop_output(terminals[found.number].master)
+
+
+def _save(taken: list[Queues], terminals: Mapping[int, _Terminal], folder: Path) -> None:
+    try:
+        files.publish(str(folder / QUEUES_FILE), msgspec.msgpack.encode(taken), durable=False)
+    except OSError:
+        for found in taken:
+            queues.put_back(terminals[found.number].master, found)
+        raise
 
 
 def are_taken(folder: Path) -> bool:

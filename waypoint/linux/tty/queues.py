@@ -1,7 +1,7 @@
 """Taking the unread bytes out of a pseudo-terminal, and putting them back so that no reader can tell the difference.
 
 The bytes between master and slave are in four places: output in the master's line discipline (4095 bytes) and before
-it (64 KiB), input in the slave's line discipline (4095 bytes) and before it. Output has been processed already (OPOST),
+it (16 KiB), input in the slave's line discipline (4095 bytes) and before it. Output has been processed already (OPOST),
 so it is put back with OPOST off. Input in the line discipline has been echoed and edited already, so it is put back
 without that; input before it has not, and is put there again.
 
@@ -122,9 +122,7 @@ def put_back(master: int, queues: Queues) -> None:
             _put_input(master, slave, queues)
         if queues.stopped:
             if queues.status & termios.TIOCPKT_STOP:
-                _start(
-                    slave, queues.stopped
-                )  # a stop is reported to the master's reader if the terminal was not stopped before
+                _start(slave, queues.stopped)  # so that the master's reader learns of the stop again
             _stop(slave, queues.stopped)
 
 
