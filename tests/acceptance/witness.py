@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -312,10 +313,10 @@ def verdict(one: Any) -> str:
     return "unchanged"
 
 
-def main(folder: str) -> None:
+def main(folder: str, make: Callable[[str], list[Any]] = make_all) -> None:
     for name in ("ask", "answer.new"):
         os.mkfifo(f"{folder}/{name}")
-    made = make_all(folder)
+    made = make(folder)
     os.rename(f"{folder}/answer.new", f"{folder}/answer")  # ready
     while True:
         Path(folder, "ask").read_text()

@@ -209,6 +209,11 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU stores a wrong thread for timers with SIGEV_THREAD_ID.",
         BUILD_CRIU,
     ),
+    "sanitizers": Condition(
+        "programs with a sanitizer (TSan, ASan) or in valgrind cannot be restored",
+        "CRIU needs as much free address space as such programs reserve, and the vDSO, which valgrind unmaps.",
+        BUILD_CRIU,
+    ),
     "removed-open-files": Condition(
         "a restore can fail if several programs have removed files open, such as libraries of before an upgrade",
         "CRIU makes mistakes with the names of removed files that processes have open.",
@@ -228,6 +233,11 @@ CONDITIONS: dict[str, Condition] = {
     "disturbed-by-others": Condition(
         "with --net host, other users of the machine can hang or end checkpoints and restores",
         "CRIU's abstract Unix sockets accept connections and messages of everybody in the network namespace.",
+        BUILD_CRIU,
+    ),
+    "stalled-connections": Condition(
+        "after a checkpoint, and in copies, connections with much unread data can stand still for seconds",
+        "CRIU makes the kernel count data as sent that it did not send, or that the peer has no room for.",
         BUILD_CRIU,
     ),
     "folders-in-proc": Condition(

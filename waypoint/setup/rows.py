@@ -26,14 +26,19 @@ MENDED = {
     "10-exact-again.patch": "interrupted-calls",
     "12-stopped-pending.patch": "stopped-jobs",
     "13-timer-thread.patch": "thread-timers",
+    "14-vast-mappings.patch": "sanitizers",
+    "15-no-vdso.patch": "sanitizers",
     "20-ghost-race.patch": "removed-open-files",
     "21-ghost-names.patch": "removed-open-files",
     "22-no-link.patch": "touched-folders",
     "23-strangers.patch": "disturbed-by-others",
     "24-proc-folder.patch": "folders-in-proc",
+    "25-repair-queue.patch": "stalled-connections",
     "26-half-closed.patch": "half-closed-connections",
     "27-restore-lock.patch": "data-in-flight",
     "28-outside-unix.patch": "refused-connections",
+    "28-segment-size.patch": "stalled-connections",
+    "29-window.patch": "stalled-connections",
 }
 """By patch of `criu/patches`: the code of the condition (model/conditions.py) that the patch removes. Patches for the
 log and for speed, 40 to 59, are not listed.
