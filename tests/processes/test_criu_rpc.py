@@ -246,8 +246,8 @@ class TestWithCriu:
                 assert "inventory.img" not in os.listdir(images)
                 dump.go()
                 dump.wait_written()
-                assert "inventory.img" in os.listdir(images)
                 dump.let_go()
+            assert "inventory.img" in os.listdir(images)
             sleeper.kill()
             sleeper.wait()
             options = RestoreOptions(images_fd=images, work_fd=work, on_notice=seen.append)
@@ -311,6 +311,24 @@ class TestWithCriu:
         assert sleeper.poll() is None
         wait_until(lambda: task_state(sleeper.pid).state == "S", "the process sleeps again, and is not stopped")
 
+    @pytest.mark.requires("own-criu")
+    def test_images_that_do_not_fit_on_the_disk_are_an_error_and_the_process_runs(
+        self, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+    ) -> None:
+        def work() -> str:
+            namespaces.unshare(namespaces.CLONE_NEWNS)
+            mounts.make_private("/")
+            mounts.mount("tmpfs", tmp_path, "tmpfs", 0, "size=64k")
+            with ExitStack() as stack:
+                images = _open_new(stack, tmp_path / "images")
+                options = DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images)
+                with pytest.raises(CriuAccident) as caught:
+                    _dump_and_see_it_run(Criu(criu_path()).dumping(options), sleeper.pid)
+            return caught.value.diagnosis.name
+
+        assert in_own_process(work) == "disk-full"
+        assert sleeper.poll() is None
+
     def test_a_dump_of_a_missing_process_is_an_error_with_a_log(self, tmp_path: Path, folder: int) -> None:
         with pytest.raises(CriuFailed) as caught:
             Criu(criu_path()).dump(DumpOptions(tree_pid=4_000_000, images_fd=folder, work_fd=folder))
@@ -348,6 +366,15 @@ def _leave_after(step: str, dumping: Dump) -> None:
             getattr(dump, name)()
             if name == step:
                 raise KeyError(step)
+
+
+def _dump_and_see_it_run(dumping: Dump, pid: int) -> None:
+    with dumping as dump:
+        dump.wait_ready()
+        dump.go()
+        dump.wait_written()
+        dump.let_go()
+        wait_until(lambda: task_state(pid).state == "S", "the process runs again")
 
 
 def _open_new(stack: ExitStack, path: Path) -> int:

@@ -45,42 +45,38 @@ def taken(ports: Iterable[str], leaving: Iterable[int] = ()) -> list[str]:
     return sorted({_name(found) for found in sockets.inet_sockets() if found.inode not in spared}.intersection(ports))
 
 
-def unread(pids: Collection[int]) -> list[Degradation]:
-    """Unaccepted connections and unread datagrams, which images lack: one degradation for each port."""
-    found = []
-    for pid in list(pids)[:1]:
-        with sockets.open_table(pid) as table:
-            waiting = list(sockets.unread(table))
-        if waiting and sockets.shares_network(pid):
-            inodes = {inode for inode, _pid, _number in open_sockets(pids)}
-            waiting = [one for one in waiting if one.inode in inodes]
-        found += [degradation(_UNREAD[one.protocol], f"{one.protocol} {one.port}", str(one.number)) for one in waiting]
+def unread(table: socket.socket, pids: Collection[int], *, share_network: bool) -> list[Degradation]:
+    """Unaccepted connections and unread datagrams, which images lack: one degradation for each port.
+
+    `table`: lists the sockets in the network namespace of the processes (`sockets.open_table`). `share_network`: other
+    processes use this namespace, too, so their sockets are left out.
+    """
+    waiting = list(sockets.unread(table))
+    if waiting and share_network:
+        inodes = {inode for inode, _pid, _number in open_sockets(pids)}
+        waiting = [one for one in waiting if one.inode in inodes]
+    found = [degradation(_UNREAD[one.protocol], f"{one.protocol} {one.port}", str(one.number)) for one in waiting]
     return sorted(found, key=lambda one: one.subject)
 
 
-def outside(pids: Collection[int]) -> list[str]:
-    """The remote ends of connections to other machines in the network namespace of the processes."""
-    for pid in list(pids)[:1]:
-        with sockets.open_table(pid) as table:
-            return sorted({one.name for one in tcp_connections.outside(table)})
-    return []
+def outside(table: socket.socket) -> list[str]:
+    """The remote ends of connections to other machines in the network namespace of `table`."""
+    return sorted({one.name for one in tcp_connections.outside(table)})
 
 
-def outside_unix(pids: Collection[int]) -> list[Degradation]:
+def outside_unix(table: socket.socket, pids: Collection[int]) -> list[Degradation]:
     """The connections of the processes through Unix sockets whose other side no process of the session has open, and
     those that are not accepted yet although their other side is not in the session or was closed.
     """
-    for pid in list(pids)[:1]:
-        with sockets.open_table(pid) as table:
-            found = {one.inode: one for one in unix_sockets.connections(table)}
-        if found:
-            criu = {0, *(one.inode for one in found.values() if one.name.startswith(_OF_CRIU))}
-            who = {inode: (pid, number) for inode, pid, number in open_sockets(pids)}
-            ours = [one for one in found.values() if one.inode in who]
-            lost = [(one, _USED) for one in ours if one.peer not in criu and one.peer not in who]
-            lost += [(one, _WAITING) for one in ours if any(peer not in who for peer in one.waiting)]
-            return [found for one, code in lost for found in _named(code, *who[one.inode], one.waiting, who)]
-    return []
+    found = {one.inode: one for one in unix_sockets.connections(table)}
+    if not found:
+        return []
+    criu = {0, *(one.inode for one in found.values() if one.name.startswith(_OF_CRIU))}
+    who = {inode: (pid, number) for inode, pid, number in open_sockets(pids)}
+    ours = [one for one in found.values() if one.inode in who]
+    lost = [(one, _USED) for one in ours if one.peer not in criu and one.peer not in who]
+    lost += [(one, _WAITING) for one in ours if any(peer not in who for peer in one.waiting)]
+    return [found for one, code in lost for found in _named(code, *who[one.inode], one.waiting, who)]
 
 
 def _named(code: str, pid: int, number: int, waiting: Iterable[int], inside: Collection[int]) -> Iterator[Degradation]:

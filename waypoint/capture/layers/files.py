@@ -4,6 +4,7 @@ The copy of the tree is named after the capture. Of an ended session the tree it
 """
 
 import os
+import shutil
 import subprocess
 from concurrent.futures import Future
 from typing import Any
@@ -38,15 +39,15 @@ class FilesPart(Part):
         self._prepared.result()
 
     def begin(self) -> None:
-        self._sealed = self.taking.executor.submit(self._snapshot)
+        self._sealed = self.taking.executor.submit(self._seal)
 
     def finish(self) -> None:
         assert self._sealed is not None
         self._sealed.result()
         if self.taking.files_changed:
+            shutil.rmtree(self.taking.area.hot.memory(self.taking.capture_id), ignore_errors=True)
             self.taking.area.pool.remove(self.taking.capture_id)
-            self._snapshot()
-        self._copy_memory()
+            self._seal()
         reach(Step.SEALED)
 
     def record(self) -> FilesLayer:
@@ -61,8 +62,9 @@ class FilesPart(Part):
         self.taking.area.pool.sync(self.taking.subject.facts.tree)
         reach(Step.PREPARED)
 
-    def _snapshot(self) -> None:
+    def _seal(self) -> None:
         self.taking.area.pool.snapshot(self.taking.subject.facts.tree, self.taking.capture_id, sealed=True)
+        self._copy_memory()
 
     def _copy_memory(self) -> None:
         facts = self.taking.subject.facts

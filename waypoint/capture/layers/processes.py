@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taki
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.calls import hard_limits, machine
+from waypoint.linux.net import sockets
 from waypoint.linux.storage import btrfs, idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs, removed
@@ -53,6 +55,7 @@ class ProcessesPart(Part):
         self._hard_limits: dict[str, int] = {}
         self._removed: tuple[RemovedFolder, ...] = ()
         self._watches: Watches | None = None
+        self._table: socket.socket | None = None  # lists the sockets of the session's network
 
     def prepare(self) -> None:
         """Start CRIU, and pass it the removed folders that the processes hold now. If they hold others when they are
@@ -63,6 +66,8 @@ class ProcessesPart(Part):
         images = taking.area.hot.images(taking.capture_id)
         facts = taking.subject.facts
         self._removed = _find_removed(taking.subject)
+        with contextlib.suppress(ProcessLookupError):  # the session has ended: CRIU will tell
+            self._table = self._open.enter_context(sockets.open_table(facts.init_pid))
         self._watches = self._open.enter_context(Watches(facts.init_pid, _overlays(taking)))
         self._watches.look(taking.subject.processes())
         self._work_fd = self._open.enter_context(open_folder(images.parent))
@@ -133,7 +138,8 @@ class ProcessesPart(Part):
         facts, dump = taking.subject.facts, self._dump
         assert dump is not None
         assert taking.program is not None
-        self._open.close()  # waits for CRIU's end, a millisecond
+        with self._diagnosed():
+            self._open.close()  # waits until CRIU has written its images, and has ended
         images = taking.area.hot.images(taking.capture_id)
         _use_names(images, taking.area.pool.path(taking.capture_id))
         for name in ("dump.log", "stats-dump", NAMES):
@@ -173,10 +179,12 @@ class ProcessesPart(Part):
     def _note_losses(self, processes: list[int]) -> None:
         """Note what the images lack, which is known only in the pause."""
         degraded = self.taking.degraded
-        degraded += ports.unread(processes)
-        degraded += ports.outside_unix(processes)
-        if self.taking.subject.facts.setting.net == "private":
-            degraded += [degradation("outside-connection", name) for name in ports.outside(processes)]
+        net = self.taking.subject.facts.setting.net
+        if self._table is not None:
+            degraded += ports.unread(self._table, processes, share_network=net == "host")
+            degraded += ports.outside_unix(self._table, processes)
+            if net == "private":
+                degraded += [degradation("outside-connection", name) for name in ports.outside(self._table)]
         degraded += self._watches.unread() if self._watches is not None else []
 
     @contextlib.contextmanager

@@ -122,10 +122,12 @@ class Dump:
     """One dump, step by step: `wait_ready`, `go`, `wait_written`, `let_go`, each once and in this order.
 
     If the `with` block ends before `let_go` has returned, CRIU gives up and the tree continues; the files that CRIU has
-    written remain, and cannot be restored. Every step raises CriuRefused if CRIU has given up, and CriuAccident if CRIU
-    has died, or hung for `deadline_s` and was killed. `stats`: CRIU's statistics, set at the end of the block after a
-    complete dump. To be set by the caller: `removed`, the options' removed folders with unused names, and `moved`, the
-    present paths of Unix sockets that were renamed since they were bound, by the sockets' inodes.
+    written remain, and cannot be restored. The images are complete at the end of the block: our CRIU (criu/patches)
+    writes most of them after `let_go`. Every step, and the end of the block, raises CriuRefused if CRIU has given up,
+    and CriuAccident if CRIU has died, or hung for `deadline_s` and was killed. `stats`: CRIU's statistics, set at the
+    end of the block after a complete dump. To be set by the caller: `removed`, the options' removed folders with unused
+    names, and `moved`, the present paths of Unix sockets that were renamed since they were bound, by the sockets'
+    inodes.
     """
 
     def __init__(self, worker: Worker, options: DumpOptions) -> None:
@@ -137,6 +139,7 @@ class Dump:
         self._is_asked = False  # CRIU waits for the answer to a notification
         self._is_over = False  # CRIU has given its last answer, or has died
         self._is_stuck = False  # CRIU was silent for too long
+        self._is_writing = False  # CRIU has released the tasks, and writes the rest of its images
         self._is_whole = False  # CRIU has reported success
 
     def __enter__(self) -> Self:
@@ -148,6 +151,8 @@ class Dump:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
+            if self._is_writing:
+                self._finish(self._receive())
             self._give_up()
         finally:
             self._worker.__exit__(TimeoutError if self._is_stuck else None)  # with an exception, CRIU is killed
@@ -167,13 +172,21 @@ class Dump:
         self._reply(agreed=True)
 
     def wait_written(self) -> None:
-        """Wait until the images are complete. CRIU still traces the tasks."""
+        """Wait until CRIU has collected everything. CRIU still traces the tasks."""
         self._wait_stage("post-dump")
 
     def let_go(self) -> None:
-        """Wait until CRIU has detached from the tasks. CRIU's process ends about a millisecond later."""
+        """Wait until CRIU has detached from the tasks."""
         self._reply(agreed=True)
         answer = self._receive()
+        if self._is_asked:  # the stage post-resume
+            self._reply(agreed=True)
+            self._is_writing = True
+        else:
+            self._finish(answer)
+
+    def _finish(self, answer: dict[str, Value]) -> None:
+        self._is_writing = False
         if not answer.get("success"):
             raise _failure("dump", self._worker, answer, self._options)
         self._is_whole = True
