@@ -42,9 +42,19 @@ REFUSED = {
         "libc.clone(pause, ctypes.c_void_p(ctypes.addressof(m) + 65000 & -16), 0x200 | 17, None); time.sleep(0.1)",
     ),
     "long-path": (
-        "has a file or socket open whose path is too long",
+        "uses a file, a folder or a socket whose path is too long",
         "os.chdir('/tmp')\nfor i in range(20): os.makedirs('d' * 250, exist_ok=True); os.chdir('d' * 250)\n"
         "f = open('f', 'w'); os.chdir('/')",
+    ),
+    "program-in-memory": (
+        "runs a program from memory (memfd_create)",
+        "m = os.memfd_create('m', 0); os.write(m, open('/bin/sh', 'rb').read()); "
+        "os.execve(m, ['sh', '-c', ': >/tmp/on; sleep 1000; :'], os.environ)",
+    ),
+    "thread-file": (
+        "has a file of a thread open (fd 3)",
+        "t = threading.Thread(target=time.sleep, args=(1000,)); t.start(); "
+        "f = open(f'/proc/self/task/{t.native_id}/status')",
     ),
     "first-thread": (
         "has ended its first thread while its other threads run",
@@ -52,6 +62,8 @@ REFUSED = {
         "libc.syscall(60, 0)",
     ),
 }
+
+FOUND_BEFORE = {"program-in-memory", "thread-file"}  # CRIU would dump these, but not restore them
 
 
 def test_a_refusal_names_the_program_and_the_reason_and_its_log_can_be_read(home: Home, person: Person) -> None:
@@ -65,10 +77,10 @@ def test_a_refusal_names_the_program_and_the_reason_and_its_log_can_be_read(home
             error = refused.json()["error"]
             assert (error["code"], refused.code) == (f"criu-{code}", 5), error
             named = r"\d+" if code == "shared-parts" else pid  # CRIU finds the other process first
-            assert re.match(rf"python3 \(pid {named}(, fd \d+)?\) {re.escape(reason)}", error["said"]), error
+            assert re.match(rf"\S+ \(pid {named}(, fd \d+)?\) {re.escape(reason)}", error["said"]), error
             log = re.search(r"--criu-log (\S+)\)", error["on"])
-            assert log, error
-            assert "Dumping FAILED" in home.must("doctor", "--criu-log", log[1]).stdout
+            text = home.must("doctor", "--criu-log", log[1]).stdout if log else ""
+            assert ("Dumping FAILED" in text) == (code not in FOUND_BEFORE), error
             inside(home, branch, f"kill -KILL {pid}; wait {pid} 2>/dev/null; true")
         made = home.must("checkpoint", "taken", "-b", branch, "--json").json()
         assert (made["tier"], made["degraded"]) == ("live", [])

@@ -7,6 +7,8 @@ SEEN = {
     "Can't dump the 18999 thread with a pending SIGTRAP.": "pending-trap",
     "bfd: The bfd buffer is too small": "groups",
     "Can't read link of fd 3: File name too long": "long-path",
+    "No NS ID with kid 4026532259": "namespace-file",
+    "No entry for reg-file-ID 0x2c": "program-in-memory",
     "Can't make VM id for 20083": "shared-parts",
     "Can't make FS id for 20579": "shared-parts",
     "Unknown shit 100600 (/secretmem (deleted))": "kind-of-memory",

@@ -30,6 +30,7 @@ from waypoint.processes.criu.image_files import NAMES, add_names
 from waypoint.processes.criu.linked_files import Place
 from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions, name_externals
 from waypoint.processes.criu.rpc import Criu, Dump
+from waypoint.processes.survey import check_restorable
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout
 
@@ -65,6 +66,7 @@ class ProcessesPart(Part):
         assert taking.criu is not None
         images = taking.area.hot.images(taking.capture_id)
         facts = taking.subject.facts
+        check_restorable(taking.subject.processes())
         self._removed = _find_removed(taking.subject)
         with contextlib.suppress(ProcessLookupError):  # the session has ended: CRIU will tell
             self._table = self._open.enter_context(sockets.open_table(facts.init_pid))

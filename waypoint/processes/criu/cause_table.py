@@ -100,7 +100,7 @@ CAUSES: tuple[Cause, ...] = (
         "pending-trap",
         r"Can't dump the (?P<pid>\d+) thread with a pending SIGTRAP",
         "a process has not yet received a SIGTRAP that was sent to it (a breakpoint, or kill)",
-        "let the process continue, or end it",
+        "let the process handle the signal, or end it",
     ),
     Cause(
         "not-stopped",
@@ -277,7 +277,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "thread-file",
         r"Can't open file proc/(?P<owner>\d+)/task/(?P<thread>\d+)\S* on restore",
-        "a process had a file of thread {thread} open in /proc/{owner}/task; CRIU makes threads after it opens files",
+        "a process had a file of thread {thread} open in /proc/{owner}/task, which CRIU cannot restore",
         "let the program close such files before the checkpoint",
     ),
     Cause(
@@ -285,7 +285,7 @@ CAUSES: tuple[Cause, ...] = (
         r"Buffer for read ?link.* is too small|Can't read ?link.*: File name too long"
         r"|The (?:path .*|file name) is too long"
         r"|Not enough space to (?:replace|concatenate)",
-        "a process has a file or socket open whose path is too long for CRIU",
+        "a process uses a file, a folder or a socket whose path is too long for CRIU",
         "rename a folder to make the path shorter",
     ),
     Cause(
@@ -483,6 +483,12 @@ CAUSES: tuple[Cause, ...] = (
         _CLOSE_SOCKET,
     ),
     Cause(
+        "namespace-file",
+        r"No NS ID with kid \d+|Can't find suitable NS ID",
+        "a process has a file of a namespace open in which no process of the session is",
+        _CLOSE_FILE,
+    ),
+    Cause(
         "other-network",
         r"dump a socket from an external network namespace|Unable to (?:find|switch) a network namespace",
         "a process has a socket open that belongs to another network than the session's",
@@ -547,6 +553,12 @@ CAUSES: tuple[Cause, ...] = (
         "restore the former version of the file",
     ),
     Cause(
+        "program-in-memory",
+        r"No entry for reg-file-ID",
+        "a process runs a program from memory (memfd_create), which CRIU cannot restore",
+        "start the program from a file",
+    ),
+    Cause(
         "file-gone",
         r"Can't open file (?P<path>\S+) on restore: No such file or directory",
         "/{path}, which a process had open, is missing",
@@ -562,13 +574,13 @@ CAUSES: tuple[Cause, ...] = (
         "other-processor",
         r"host cpu doesn't support|(?:CPU|FPU) .*(?:do not match|mismatch|required by image|unsupported bits)",
         "the image was made on another kind of processor, with instructions that this one lacks",
-        "continue from its files: waypoint restore --only files",
+        "restore it on such a machine",
     ),
     Cause(
         "other-kernel",
         r"vDSO isn't provided by kernel|Failed to proxify dumpee contents|only support vmas up to",
         "the image was made on another kernel, whose layout of memory this one cannot give",
-        "continue from its files: waypoint restore --only files",
+        "restore it on such a machine",
     ),
     Cause(
         "image-damaged",
