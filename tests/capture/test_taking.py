@@ -53,7 +53,7 @@ class LoggedPart(Part):
         return FilesLayer(tree=self.taking.capture_id) if (kind, verb) == ("files", "record") else None
 
 
-_TIERS: dict[str, frozenset[Tier]] = {"processes": frozenset(["live"]), "programs": frozenset(["respawn"])}
+_TIERS: dict[str, frozenset[Tier]] = {"processes": frozenset(["live"]), "programs": frozenset(["live", "respawn"])}
 
 
 class LoggedLayer(Layer):

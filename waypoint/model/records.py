@@ -204,7 +204,7 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
 
 
 class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of running programs for the tier `respawn`, in the capture's hot folder.
+    """The manifest of running programs, in the capture's hot folder; missing in live captures of earlier versions.
 
     `programs`: command lines to start again, without secrets. `lost`: those that are not started again, with the
     reason.

@@ -4,7 +4,7 @@ needs no unpacking. Only the home's owner may read it: the memory of processes c
 ```
 images/       CRIU's images
 terminal/     ring, exec.json and queues of the session's runtime folder
-programs.json the manifest of the programs that ran (tier `respawn` only)
+programs.json the manifest of the programs that ran (tiers `live` and `respawn`)
 shm/          the files of the session's /dev/shm; missing if there were none
 attached/     by kind, what the user has attached (layers/attached.py)
 ```

@@ -1,8 +1,10 @@
-"""The layer `programs`: the manifest of the running programs, for a capture of the tier `respawn`. The file contains
-whole arguments and environments, so only the daemon may read it; the record has command lines without secrets.
+"""The layer `programs`: the manifest of the running programs, from which they can be started again if their processes
+were not captured or cannot be restored. The file contains whole arguments and environments, so only the daemon may read
+it; the record has command lines without secrets.
 """
 
 import os
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -18,27 +20,39 @@ from waypoint.processes.respawn.manifest import Family, Manifest, collect
 class ProgramsPart(Part):
     def __init__(self, taking: Taking) -> None:
         super().__init__(taking)
-        self._manifest = Manifest(programs=[])
+        self._collected: Future[Manifest] | None = None
 
     def begin(self) -> None:
+        """Gather the manifest in another thread: this one must answer CRIU, which waits for it several times."""
         subject = self.taking.subject
-        self._manifest = collect(Family(subject.facts.init_pid, subject.leader(), subject.processes()))
+        family = Family(subject.facts.init_pid, subject.leader(), subject.processes())
+        self._collected = self.taking.executor.submit(collect, family)
+
+    def finish(self) -> None:
+        assert self._collected is not None
+        self._collected.result()
+
+    def cancel(self) -> None:
+        if self._collected is not None:
+            self._collected.exception()  # waits for its end
 
     def record(self) -> ProgramsLayer:
-        found, path = self._manifest, self.taking.area.hot.programs(self.taking.capture_id)
+        assert self._collected is not None
+        found, path = self._collected.result(), self.taking.area.hot.programs(self.taking.capture_id)
         data = msgspec.json.encode(found)
         files.publish(str(path), data, durable=False)
         os.chmod(path, 0o600)
         lost = [degradation("program-not-restartable", one.shown, one.lost) for one in found.programs if one.lost]
         lost += [degradation("programs-omitted", str(found.omitted))] if found.omitted else []
-        self.taking.degraded += lost
+        if self.taking.criu is None:  # else the capture has their processes
+            self.taking.degraded += lost
         shown = [one.shown for one in found.programs if not one.lost]
         return ProgramsLayer(size_bytes=len(data), programs=shown, lost=lost)
 
 
 class Programs(Layer):
     kind = "programs"
-    tiers = frozenset(["respawn"])
+    tiers = frozenset(["live", "respawn"])
 
     def part(self, taking: Taking) -> ProgramsPart:
         return ProgramsPart(taking)

@@ -36,17 +36,6 @@ class InetSocket(NamedTuple):
 _LISTEN = "0A"  # state of a TCP socket (net/tcp_states.h)
 
 
-def listening(pid: int) -> Iterator[InetSocket]:
-    """The TCP sockets in the network namespace of the process `pid` that wait for connections."""
-    for name in ("tcp", "tcp6"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/net/{name}") as table:
-            next(table, "")
-            for line in table:
-                words = line.split()
-                if words[3] == _LISTEN:
-                    yield InetSocket("tcp", int(words[1].rpartition(":")[2], 16), int(words[9]), is_connection=False)
-
-
 def inet_sockets() -> Iterator[InetSocket]:
     """All TCP and UDP sockets of the caller's network namespace."""
     for protocol, name in _TABLES:
@@ -82,7 +71,7 @@ def take(pid: int, number: int) -> socket.socket:
 
 
 def open_table(pid: int) -> socket.socket:
-    """Open a sock_diag(7) socket, for `unread` and `dump`, which lists the sockets in the network namespace of process
+    """Open a sock_diag(7) socket, for `unread` and `dump`, which list the sockets in the network namespace of process
     `pid`. Reading /proc/net instead would take 10 ms. Raises ProcessLookupError if the process has ended; OSError.
     """
     return netns.work_in(pid, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG))
@@ -97,6 +86,18 @@ def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) ->
                 (port,), (waiting, _) = _PORT.unpack_from(body), _QUEUE.unpack_from(body)
                 if waiting:
                     yield Unread(protocol, port, inode, waiting)
+
+
+def listening(pid: int) -> dict[int, int]:
+    """The ports of the TCP sockets in the network namespace of process `pid` that wait for connections, by the inodes
+    of the sockets. Empty if the process has ended.
+    """
+    found: dict[int, int] = {}
+    number, states = _PROTOCOLS["tcp"]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open_table(pid) as table:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            found |= {inode: _PORT.unpack_from(body)[0] for body, inode in dump(table, family, number, states)}
+    return found
 
 
 def dump(table: socket.socket, family: int, protocol: int, states: int) -> Iterator[tuple[bytes, int]]:

@@ -139,7 +139,7 @@ def _runs(live: LiveSession, program: Program) -> bool:
 
 
 def _ports(live: LiveSession) -> set[str]:
-    return {f"tcp {found.port}" for found in sockets.listening(live.record.init_pid)}
+    return {f"tcp {port}" for port in sockets.listening(live.record.init_pid).values()}
 
 
 async def _offer(live: LiveSession, line: Sequence[Program], done: RestartedPrograms) -> None:
