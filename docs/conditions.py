@@ -25,8 +25,9 @@ the text reads: cannot *tried* *on*: *said*; next: *next*.
 CRIU = """
 ## Errors of CRIU
 
-Exit status 5; 125 if another try may succeed. Besides these: `criu-other` (the message quotes CRIU's own error line),
-`criu-died` (CRIU was killed, or crashed), `criu-silent` (CRIU hung, and was killed).
+Exit status 5; 125 if another try may succeed. A restore is tried twice, and then has exit status 5. Besides these:
+`criu-other` (the message quotes CRIU's own error line), `criu-died` (CRIU was killed, or crashed), `criu-silent` (CRIU
+hung, and was killed).
 """
 
 

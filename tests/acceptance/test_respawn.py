@@ -50,6 +50,34 @@ def test_servers_and_jobs_run_again_in_every_copy(home: Home, branch: str) -> No
         home.must("stop", f"{branch}-f", "--discard")
 
 
+def test_a_live_capture_is_restored_at_each_tier(home: Home, branch: str) -> None:
+    serve(home, branch)
+    inside(home, branch, "kept=yes")
+    made = home.must("checkpoint", f"{branch}-cp", "-b", branch, "--json").json()
+    assert (made["tier"], made["degraded"]) == ("live", [])
+    for tier, number in (("auto", 1), ("live", 1), ("respawn", 1), ("files", 0)):
+        fork = f"{branch}-{tier}"
+        (told,) = home.must("fork", f"{branch}-cp", fork, "--tier", tier, "--json").json()
+        again = ["python3 -m http.server 8471 --bind 127.0.0.1"] if tier == "respawn" else None
+        assert (told["degraded"], told["respawned"]) == ([], again), tier
+        try:
+            assert inside(home, fork, "echo $kept; pgrep -c -f http.server || :") == f"yes\n{number}\n", tier
+            if number:
+                assert inside(home, fork, ASK) == "content\n\n", tier
+                environment = "tr '\\0' '\\n' </proc/$(pgrep -f http.server)/environ | grep API_TOKEN"
+                assert inside(home, fork, environment) == "API_TOKEN=hunter2\n", tier
+        finally:
+            home.must("stop", fork, "--discard")
+    home.must("checkpoint", f"{branch}-less", "-b", branch, "--tier", "files")
+    for tier, why in (("live", "the capture has no processes"), ("respawn", "the capture has no list of its programs")):
+        refused = home.cli("restore", f"{branch}-less", "-b", branch, "--tier", tier)
+        assert (refused.code, why in refused.stderr) == (5, True), refused
+    assert home.cli("restore", f"{branch}-cp", "-b", branch, "--only", "files", "--tier", "files").code == 2
+    printed = inside(home, branch, f"waypoint fork {branch}-cp {branch}-i --tier respawn")
+    home.must("stop", f"{branch}-i", "--discard")
+    assert "\nstarted again: python3 -m http.server" in printed
+
+
 def test_secrets_are_never_shown(home: Home, branch: str) -> None:
     serve(home, branch)
     inside(home, branch, "python3 -c 'import time; time.sleep(1000)' --password hunter2 https://me:hunter2@host/ &")

@@ -1,10 +1,12 @@
 """Dumps that CRIU refuses and restores that fail are explained, and leave the session unchanged."""
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -172,6 +174,63 @@ def test_losses_of_processes_are_reported_or_refused_inside_the_session_too(
     assert client.session("main").exec("echo $kept").output == b"yes\n"
 
 
+def test_programs_are_started_again_if_their_processes_cannot_be_restored(tmp_path: Path) -> None:
+    fails = tmp_path / "criu"
+    with open_home("lower") as home:
+
+        def use(criu: str) -> None:
+            home.must("daemon", "stop")
+            home.must("ps", env={"WAYPOINT_CRIU": criu})
+
+        def fork(branch: str, why: str, code: str) -> None:
+            refused = home.cli("fork", "here", branch, "--tier", "live")
+            assert (refused.code, why in refused.stderr) == (5, True), refused
+            (made,) = home.must("fork", "here", branch, "--json").json()
+            assert [(one["code"], one["subject"]) for one in made["degraded"]] == [("processes-not-restored", code)]
+            assert (made["respawned"], why in made["degraded"][0]["text"]) == (["sleep 1000"], True)
+            assert home.must("exec", "-b", branch, "--", "echo $kept; pgrep -c sleep").stdout == "yes\n1\n"
+
+        home.must("shell", "main", "-d")
+        home.must("exec", "--", "kept=yes; sleep 1000 &")
+        home.must("checkpoint", "here", "--tier", "live")
+        fails.write_text("#!/bin/sh\nexit 1\n")
+        fails.chmod(0o755)
+        use(str(fails))
+        fork("without-criu", "WAYPOINT_CRIU", "no-criu")
+
+        # This CRIU dies in a restore as long as it finds a file that it can remove.
+        criu = os.environ["WAYPOINT_CRIU"]
+        fails.write_text(
+            f'#!/bin/sh\n[ "$CRIU_FAULT" ] && {{ rm $0.1 || rm $0.2; }} 2>&- && exit 1\nexec {criu} "$@"\n'
+        )
+        use(str(fails))
+        (tmp_path / "criu.1").touch()
+        (made,) = home.must("fork", "here", "one-failure", "--json").json()
+        assert (made["degraded"], made["respawned"]) == ([], None)
+        for number in "12":
+            (tmp_path / f"criu.{number}").touch()
+        (made,) = home.must("fork", "here", "two-failures", "--json").json()
+        assert (made["degraded"][0]["subject"], made["respawned"]) == ("criu-died", ["sleep 1000"])
+        use(criu)
+
+        core = largest(images_of(home, "here"), "core-*.img")
+        kept = core.read_bytes()
+        core.write_bytes(b"\xff" * len(kept))
+        fork("refused", "CRIU", "criu-other")
+        core.write_bytes(kept)
+        replaced = home.must("restore", "here")
+        assert "degraded" not in replaced.stderr, replaced
+
+        home.must("daemon", "stop")
+        with contextlib.closing(sqlite3.connect(home.path / "names.db")) as db, db:
+            here = f'"kernel":"{os.uname().release}"'
+            db.execute("UPDATE captures SET record = replace(record, ?, ?)", (here, '"kernel":"1.0"'))
+        fork("other-kernel", "captured with the kernel 1.0", "other-machine")
+        replaced = home.must("restore", "here")
+        assert "degraded: its processes were not restored, and its programs were started again: it " in replaced.stderr
+        assert "started again: sleep 1000\n" in replaced.stderr
+
+
 def test_a_parked_session_whose_processes_cannot_be_restored_keeps_its_files(home: Home, client: Client) -> None:
     live = client.start("main", net="host")
     live.exec("kept=yes; echo precious > /srv/precious")
@@ -236,7 +295,7 @@ def test_a_restore_of_a_damaged_capture_fails_and_harms_nothing(damage: str) -> 
         assert session.checkpoint("damaged", tier="live").tier == "live"
         DAMAGES[damage](home, images_of(home, "damaged"))
         before = len(client.history.operations())
-        for argv in (["fork", "damaged", "f1", "f2"], ["restore", "damaged"]):
+        for argv in (["fork", "damaged", "f1", "f2", "--tier", "live"], ["restore", "damaged", "--tier", "live"]):
             check_failure(
                 home, home.cli(*argv), 5 if damage == "garbled core" else 10
             )  # only CRIU can detect this damage

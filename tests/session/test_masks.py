@@ -122,7 +122,7 @@ def test_processes_are_not_restored_without_the_paths_masked_in_them() -> None:
         home.must("daemon", "stop")
         with contextlib.closing(sqlite3.connect(home.path / "names.db")) as db, db:
             db.execute("""UPDATE captures SET record = replace(record, '"masked":[', '"masked":["/proc/nothing",')""")
-        done = home.cli("restore", "there")
+        done = home.cli("restore", "there", "--tier", "live")
         assert (done.code, "this machine has no /proc/nothing, which the session hides by a mask" in done.stderr) == (
             5,
             True,

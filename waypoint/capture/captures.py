@@ -25,7 +25,7 @@ from waypoint.capture.layers.table import LAYERS, layer_of
 from waypoint.capture.sealing import FinalShellState
 from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
-from waypoint.model.errors import Failed, HostLacks, StateConflict, WaypointError, of_machine
+from waypoint.model.errors import CannotCapture, Failed, HostLacks, StateConflict, WaypointError, of_machine
 from waypoint.model.ids import new_id
 from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer, User
 from waypoint.processes.criu.rpc import Criu, CriuProgram
@@ -242,8 +242,19 @@ class HeldCapture:
         return SHELL.read(self._area, self.capture)
 
     def manifest(self) -> Manifest:
-        """Return the programs to start again; empty if the tier is not `respawn`. Raises StoreDamaged."""
+        """Return the programs to start again; empty if the capture lacks the layer. Raises StoreDamaged."""
         return PROGRAMS.read(self._area, self.capture)
+
+    def check_machine(self) -> None:
+        """Raise CannotCapture if this machine cannot restore the processes: no CRIU works on it, or it has another
+        kernel or processor. Raises Failed if the search for a CRIU fails.
+        """
+        try:
+            self._find_criu()
+        except HostLacks as error:
+            said, on = f"cannot {error.tried} {error.on}: {error.said}", self.capture.id[:12]
+            raise CannotCapture("restore the processes of", on, said, error.next_step, code="no-criu") from error
+        PROCESSES.check_machine(self.capture)
 
     def check(self, copies: int, leaving: Collection[int] = ()) -> None:
         """Raise StoreDamaged, CannotCapture or Failed if it is certain that the processes cannot be restored `copies`

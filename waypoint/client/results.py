@@ -11,7 +11,9 @@ Record = TypeVar("Record")
 """One of the dataclasses of `waypoint.model.facts`."""
 
 WantedTier = Literal["auto", "live", "respawn", "files"]
-"""How completely a checkpoint has to keep the processes; `auto`: as completely as possible."""
+"""How completely a checkpoint has to keep the processes, or a restore to bring them back; `auto`: as completely as
+possible.
+"""
 
 
 class StartOptions(TypedDict, total=False):

@@ -92,15 +92,16 @@ class Client:
         count: int | None = None,
         prefix: str | None = None,
         attach_at: Mapping[str, str] = {},
+        tier: WantedTier = "auto",
     ) -> list["Session"]:
         """Start sessions on new `branches`, all of them or none, each a copy of the capture `name`.
 
         Instead of branches, `count`: so many, named `<prefix>-1` and so on (`prefix` None: `name`). If `name` is a live
         branch, its session is captured now. `attach_at`: paths in the new sessions at which attached layers of the
-        capture are placed, by kind. Raises StateConflict if a branch exists.
+        capture are placed, by kind. `tier`: as in Session.restore. Raises StateConflict if a branch exists.
         """
         body: dict[str, object] = {"name": parse_name(name), "branches": [parse_name(branch) for branch in branches]}
-        body |= {"count": count, "prefix": prefix, **({"attach_at": dict(attach_at)} if attach_at else {})}
+        body |= {"count": count, "prefix": prefix, **_asked(tier, attach_at)}
         answer = field_of(ask(self.home, "POST", "/v1/forks", body, may_repeat=False), "forks")
         made = [parse(SessionFacts, field_of(fork, "session")) for fork in answer] if isinstance(answer, list) else []
         return [Session(self, facts.branch, facts, is_new=True) for facts in made]
@@ -302,15 +303,17 @@ class Session:
         only: Literal["files", "shell"] | None = None,
         lose_processes: bool = False,
         attach_at: Mapping[str, str] = {},
+        tier: WantedTier = "auto",
     ) -> SessionFacts:
         """Go back to the capture `name`, in place of the session if there is one.
 
         The replaced session is captured first, with its processes unless `lose_processes`; raises CannotCapture if they
         cannot be kept. Attached terminals stay attached. `attach_at`: paths in the new session at which attached layers
-        of the capture are placed, by kind.
+        of the capture are placed, by kind. `tier`: raise CannotCapture if this tier cannot be had; `auto`: the best
+        that works here; `degraded` of the answer says if that is less than the capture has.
         """
         body: dict[str, object] = {"name": parse_name(name), "only": only, "lose_processes": lose_processes}
-        body |= {"attach_at": dict(attach_at)} if attach_at else {}
+        body |= _asked(tier, attach_at)
         answer = self._ask_once("restore", body)
         self._known = parse(SessionFacts, field_of(answer, "session"))
         self._begun = self._known.id if self._begun is not None else None
@@ -339,6 +342,12 @@ class Session:
         with _readable(stdin) as input_fd:
             command = Command(self._client.home, self.branch, verb, {**request, "user": self._user})
             return command.wait(on_output, on_errors, input_fd)
+
+
+def _asked(tier: WantedTier, attach_at: Mapping[str, str]) -> dict[str, object]:
+    """The fields of a restore or fork that are sent only if they differ from their defaults."""
+    asked: dict[str, object] = {"tier": tier} if tier != "auto" else {}
+    return asked | ({"attach_at": dict(attach_at)} if attach_at else {})
 
 
 def _sink(on_output: OnOutput | None, output: bytearray) -> Callable[[memoryview], None]:

@@ -120,6 +120,12 @@ CONDITIONS: dict[str, Condition] = {
         "Start the programs again, or restore an earlier checkpoint.",
     ),
     # The restored session lacks something that the capture has.
+    "processes-not-restored": Condition(
+        "its processes were not restored, and its programs were started again: {detail}",
+        "The capture has processes, but they cannot be restored here: no CRIU works, the kernel or the processor is "
+        "another one, or CRIU has failed twice. `subject`: the code of the error.",
+        "Remove the cause that `detail` names, and restore again; `--tier live` fails instead.",
+    ),
     "lock-lost": Condition(
         "the lock on {subject} was lost",
         "A restored process does not hold the file lock that it held when it was captured.",
@@ -300,7 +306,12 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "not-undoable": ErrorCode(4, "This operation cannot be undone, for the given reason.", "`waypoint op log`"),
     "processes-would-be-lost": ErrorCode(4, "Processes would be lost.", "Agree to that: `--lose-processes`."),
     "cannot-capture": ErrorCode(5, "A part of the session cannot be captured or restored.", ""),
-    "no-criu": ErrorCode(5, "No CRIU works on this machine, so processes cannot be captured.", "`waypoint doctor`"),
+    "no-criu": ErrorCode(
+        5, "No CRIU works on this machine, so processes cannot be captured or restored.", "`waypoint doctor`"
+    ),
+    "other-machine": ErrorCode(
+        5, "The processes were captured with another kernel, or on another processor.", "Restore with `--tier respawn`."
+    ),
     "too-many-files": ErrorCode(5, "The processes have more open files than a capture can keep.", "End some of them."),
     "removed-folder": ErrorCode(5, "A process uses a removed folder that cannot be restored.", "Leave or close it."),
     "no-foreground": ErrorCode(5, "The foreground group of a terminal has no process.", "Press Enter in it."),

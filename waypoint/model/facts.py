@@ -59,7 +59,7 @@ class SessionFacts:
     come back and the parts of the replaced session that were not kept; after a start or fork also what the capture
     keeps less faithfully than requested. `replaced`: after a restore, the capture of the previous state; None if there
     was none. `exchanged`: set only after a restore of files alone. `respawned`, `offered`, `lost`: command lines,
-    without secrets, from a capture of the tier `respawn`: started again; put on the shell's input line for the user to
+    without secrets, if programs were to be started again: started; put on the shell's input line for the user to
     confirm; not started, with the reason.
 
     `allow_net`: the only names and networks that the session can reach; None: all public ones. `no_way_out`: why a

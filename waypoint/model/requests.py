@@ -24,6 +24,8 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 
 Processors = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
+WantedTier = Literal["auto", "live", "respawn", "files"]
+
 VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 """A valid name of a shell variable."""
 
@@ -79,7 +81,7 @@ class CheckpointRequest(Request, frozen=True):
 
     name: str
     message: str = ""
-    tier: Literal["auto", "live", "respawn", "files"] = "auto"
+    tier: WantedTier = "auto"
     force: bool = False
     park: bool = False
     attach: dict[LayerKind, str] = {}
@@ -89,23 +91,29 @@ class RestoreRequest(Request, frozen=True):
     """`name`: a checkpoint, a branch, or a capture's id or unique prefix. `lose_processes`: of the
     processes of the replaced session, keep only the command lines to start them again. Without it, the restore fails if
     these processes cannot be captured. `attach_at`: absolute paths in the session, at which attached layers are placed,
-    by kind.
+    by kind. `tier`: at which the capture is restored. `auto`: the best tier that it has and that works on this machine;
+    if that is not `live`, although the capture is, the answer says why. Any other: the request fails if that tier
+    cannot be had.
     """
 
     name: str
     only: Literal["files", "shell"] | None = None
     lose_processes: bool = False
     attach_at: dict[LayerKind, str] = {}
+    tier: WantedTier = "auto"
 
 
 class ForkRequest(Request, frozen=True):
-    """Either `branches`, or `count` branches named `<prefix>-1` and so on (`prefix`: default `name`)."""
+    """Either `branches`, or `count` branches named `<prefix>-1` and so on (`prefix`: default `name`). `tier`: as in
+    RestoreRequest.
+    """
 
     name: str
     branches: list[str] = []
     count: Annotated[int, msgspec.Meta(ge=1)] | None = None
     prefix: str | None = None
     attach_at: dict[LayerKind, str] = {}
+    tier: WantedTier = "auto"
 
 
 class LayerRequest(Request, frozen=True):

@@ -8,6 +8,7 @@ from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import UnknownName, UsageProblem
 from waypoint.model.facts import CheckpointFacts, CriuLogFacts, ExchangedFacts, ForkFacts, ReplacedFacts, SessionFacts
+from waypoint.model.records import Tier
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.service import layers
@@ -44,9 +45,8 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     cannot be captured with the requested tier), Failed.
     """
     begin = time.monotonic()
-    tier = None if request.tier == "auto" else request.tier
     options = CaptureOptions(
-        tier,
+        _tier_of(request),
         message=request.message,
         keep_frozen=request.park,
         name=request.name,
@@ -77,16 +77,18 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
     """
     failed: list[Degradation] = []
     layers.check_places(home, request.name, request.attach_at)
-    if request.attach_at and request.only is not None:
-        said = "--attach-at cannot be combined with --only"
-        raise UsageProblem("restore", request.name, said, "leave one of them out")
+    for option in ("--attach-at", "--tier"):
+        if request.only is not None and (request.attach_at if option == "--attach-at" else _tier_of(request)):
+            said = f"{option} cannot be combined with --only"
+            raise UsageProblem("restore", request.name, said, "leave one of them out")
     if request.only == "shell":
         restored = await restoring.restore_shell(home.sessions, branch, request.name)
     elif request.only == "files":
         restored = await restoring.restore_files(home.sessions, branch, request.name)
     else:
         loss = LossConsent(request.lose_processes, f"waypoint restore {request.name} -b {branch} --lose-processes")
-        restored = await restoring.restore(home.sessions, branch, request.name, loss, request.attach_at)
+        tier = _tier_of(request)
+        restored = await restoring.restore(home.sessions, branch, request.name, loss, request.attach_at, tier)
         failed = await run_hooks(restored.live, "post-restore")
     kept = restored.replaced
     replaced: ReplacedFacts | None = {"capture": kept.id, "tier": kept.tier} if kept else None
@@ -114,7 +116,7 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
     begin = time.monotonic()
     layers.check_places(home, request.name, request.attach_at)
     lives, origin = await forking.fork(
-        home.sessions, request.name, _branches_of(request), before_capture, request.attach_at
+        home.sessions, request.name, _branches_of(request), before_capture, request.attach_at, _tier_of(request)
     )
     failed = await asyncio.gather(*(run_hooks(live, "post-restore") for live in lives))
     taken_ms = round(1000 * (time.monotonic() - begin), 3)
@@ -129,6 +131,10 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
         )
         for live, said in zip(lives, failed, strict=True)
     ]
+
+
+def _tier_of(request: CheckpointRequest | RestoreRequest | ForkRequest) -> Tier | None:
+    return None if request.tier == "auto" else request.tier
 
 
 def _branches_of(request: ForkRequest) -> list[str]:

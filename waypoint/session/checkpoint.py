@@ -12,7 +12,7 @@ from waypoint.capture.taking import is_disk_full
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import parse_name
-from waypoint.model.records import Capture, Reason, Ref
+from waypoint.model.records import Capture, Reason, Ref, Tier
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.records.reading import Reader, belongs_to
 from waypoint.session.birth.rights import check_name
@@ -81,16 +81,16 @@ async def checkpoint(
 
 
 async def capture_tip(
-    sessions: Registry, branch: str, reason: Reason, prepare: Prepare | None = None
+    sessions: Registry, branch: str, reason: Reason, prepare: Prepare | None = None, tier: Tier | None = None
 ) -> Capture | None:
     """Capture the session on `branch`, and record the capture as the branch's tip. Return None if the branch is not
-    live. The caller must have the turn (lock) of the branch.
+    live. The caller must have the turn (lock) of the branch. `tier`: as in CaptureOptions.
     """
     live = await sessions.settled(branch)
     if live is None:
         return None
     degraded = await prepare(live) if prepare is not None else ()
-    taken = await capture(sessions.resources, live, CaptureOptions(None, reason, degraded=degraded))
+    taken = await capture(sessions.resources, live, CaptureOptions(tier, reason, degraded=degraded))
     try:
         return _record(sessions.resources, live, taken, CaptureOptions())
     except BaseException:

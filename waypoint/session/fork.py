@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import excludes, parse_name
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, Tier
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.records.names import Names
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
 from waypoint.session.birth.rights import check_name, check_origin, restricted
+from waypoint.session.birth.tiers import choose
 from waypoint.session.checkpoint import Prepare, capture_tip
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
@@ -23,10 +24,11 @@ async def fork(
     branches: Sequence[str],
     prepare: Prepare | None = None,
     attach_at: Mapping[str, str] = {},
+    tier: Tier | None = None,
 ) -> tuple[list[LiveSession], Capture]:
     """Start live sessions on the new `branches`, all of them or none, each a copy of the capture `name`. If `name` is a
     live branch, await `prepare` and capture its session now. `attach_at`: where attached layers are placed, by kind.
-    Return the sessions and the capture.
+    `tier`: None takes the best that works here. Return the sessions and the capture.
     """
     _check_branches(branches)
     names = sessions.resources.names
@@ -38,16 +40,17 @@ async def fork(
         live = sessions.find(name)
         if live is not None:  # check the caller's rights before the session is captured
             await asyncio.to_thread(restricted, sessions.resources, live.record.row.setting)
-        origin = await capture_tip(sessions, name, "forked", prepare) or names.resolve(name)
+        required: Tier | None = "live" if tier == "live" else None
+        origin = await capture_tip(sessions, name, "forked", prepare, required) or names.resolve(name)
         check_origin(sessions.resources, origin.setting.user, "fork", name)
-        births = await asyncio.to_thread(_plan, sessions.resources, origin, branches)
+        births = await asyncio.to_thread(_plan, sessions.resources, origin, branches, tier)
         births = [birth._replace(attach_at=attach_at) for birth in births]
         return await bring_up(sessions, births, "fork"), origin
 
 
-def _plan(resources: Resources, origin: Capture, branches: Sequence[str]) -> list[Birth]:
-    size, processes = size_of(origin), origin.tier == "live"
-    return [plan_birth(resources, branch, origin, origin.setting, size, processes=processes) for branch in branches]
+def _plan(resources: Resources, origin: Capture, branches: Sequence[str], tier: Tier | None) -> list[Birth]:
+    size, chosen = size_of(origin), choose(resources, origin, tier)
+    return [plan_birth(resources, branch, origin, origin.setting, size, chosen) for branch in branches]
 
 
 def _check_new(names: Names, branches: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ _KEPT: dict[Tier, str] = {
 def copy_losses(live: LiveSession, origin: Capture) -> list[Degradation]:
     """Return what the session `live`, made from the capture `origin`, lacks compared with the captured session."""
     in_capture = _with_tier(origin) if origin.reason == "replaced" else origin.degraded
-    left_out = [one for one in live.record.left_out if origin.tier == "live" or one.code == "changes-hidden"]
+    left_out = [one for one in live.record.left_out if live.record.origin or one.code == "changes-hidden"]
     return [*in_capture, *live.record.lowered, *live.not_back, *left_out]
 
 

@@ -16,13 +16,14 @@ from waypoint.linux.tasks import cgroups, pauses
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import StateConflict
 from waypoint.model.names import parse_name
-from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap, ProcessesLayer, ShellLayer
+from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap, ProcessesLayer, ShellLayer, Tier
 from waypoint.processes import ports
 from waypoint.records import reading
 from waypoint.records.names import Names
 from waypoint.session.birth import birth as births
 from waypoint.session.birth import rights
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
+from waypoint.session.birth.tiers import ONLY_FILES, Chosen, choose
 from waypoint.session.birth.users import change_of
 from waypoint.session.checkpoint import LossConsent, capture, capture_to_end, drop, in_capture_thread
 from waypoint.session.end import Kept
@@ -69,9 +70,15 @@ def branch_of(names: Names, name: str) -> str:
 
 
 async def restore(
-    sessions: Registry, branch: str, name: str, consent: LossConsent, attach_at: Mapping[str, str] = {}
+    sessions: Registry,
+    branch: str,
+    name: str,
+    consent: LossConsent,
+    attach_at: Mapping[str, str] = {},
+    tier: Tier | None = None,
 ) -> Restored:
     """Restore the capture `name` as the session on `branch`. `attach_at`: where attached layers are placed, by kind.
+    `tier`: None takes the best that works here.
 
     A live session on `branch` is captured, then replaced. The new session starts while the old one still exists, and
     its shell must answer before the old one ends. After a failure the old session continues.
@@ -81,9 +88,9 @@ async def restore(
     async with sessions.turn(branch):
         _check_rights(sessions.resources, branch, name, origin)
         live = await sessions.settled(branch)
-        processes = origin.tier == "live"
         resources = sessions.resources
-        birth = (await _plan(resources, branch, origin, processes=processes))._replace(attach_at=attach_at)
+        chosen = await asyncio.to_thread(choose, resources, origin, tier)
+        birth = (await _plan(resources, branch, origin, chosen))._replace(attach_at=attach_at)
         if live is None:
             replaced = _tip_beside(sessions.resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
@@ -117,7 +124,7 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
         _check_rights(resources, branch, name, origin)
         live = await sessions.settled(branch)
         if live is None:
-            birth = (await _plan(resources, branch, origin, processes=False))._replace(shell=False)
+            birth = (await _plan(resources, branch, origin, ONLY_FILES))._replace(shell=False)
             replaced = _tip_beside(resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
             return Restored(live, replaced, [])
@@ -270,7 +277,7 @@ async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
     assert origin is not None
     new = await births.make_session(resources, birth)
     try:
-        is_new = not birth.processes and start_plan.has_hooks(start_plan.shell_of(birth.row.setting))
+        is_new = not new.record.origin and start_plan.has_hooks(start_plan.shell_of(birth.row.setting))
         shell = origin.layer(ShellLayer)
         # A restored shell must answer only if it answered when it was captured.
         must_answer = is_new or (shell is not None and shell.moment == "now")
@@ -282,6 +289,6 @@ async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
     return new
 
 
-async def _plan(resources: Resources, branch: str, origin: Capture, *, processes: bool) -> Birth:
+async def _plan(resources: Resources, branch: str, origin: Capture, chosen: Chosen) -> Birth:
     size, name = size_of(origin), parse_name(branch)
-    return await asyncio.to_thread(plan_birth, resources, name, origin, origin.setting, size, processes=processes)
+    return await asyncio.to_thread(plan_birth, resources, name, origin, origin.setting, size, chosen)

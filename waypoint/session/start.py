@@ -16,6 +16,7 @@ from waypoint.model.requests import StartRequest
 from waypoint.session.birth.birth import Birth, bring_up_all, plan_birth
 from waypoint.session.birth.rights import as_caller, check_base, check_name, check_own, describe_name
 from waypoint.session.birth.setting import check_live_setting, check_restored_setting, plan_setting
+from waypoint.session.birth.tiers import ONLY_FILES, choose
 from waypoint.session.birth.users import Asker, check_owner
 from waypoint.session.end import Conclusion, Discarded, Sealed, end_unheld
 from waypoint.session.live.resources import Resources, holding
@@ -59,11 +60,11 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             tree = held[0].files if held else None
             own = origin.setting if origin else None
             setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, caller)
-        processes = origin is not None and origin.tier == "live"
-        if origin is not None and processes:
+        chosen = await asyncio.to_thread(choose, resources, origin, None) if origin is not None else ONLY_FILES
+        if origin is not None and chosen.tier == "live":
             check_restored_setting(branch, request, setting, origin)
         size = (request.rows, request.cols)
-        birth = await asyncio.to_thread(plan_birth, resources, branch, origin, setting, size, processes=processes)
+        birth = await asyncio.to_thread(plan_birth, resources, branch, origin, setting, size, chosen)
         birth = birth._replace(must_enter=request.cwd is not None)
         (live,) = await bring_up(sessions, [birth], "start")
         return Started(live, is_new=True, origin=origin)

@@ -22,7 +22,7 @@ from waypoint.linux.tasks import cgroups, procfs, removed
 from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
-from waypoint.model.records import Capture, IdMap, ProcessesLayer
+from waypoint.model.records import Capture, IdMap, Machine, ProcessesLayer
 from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair, terminal_queues
 from waypoint.processes.criu import linked_files
 from waypoint.processes.criu.causes import CriuFailed
@@ -252,7 +252,6 @@ class Processes(Layer):
         layer = self.of(origin)
         _check_memory(origin, layer, copies)
         _check_ports(origin, layer, copies, leaving)
-        _check_masked(origin, layer)
         images = area.hot.images(origin.id)
         try:
             size = image_bytes(images)
@@ -260,6 +259,20 @@ class Processes(Layer):
             raise damaged(origin, f"{images} is missing") from error
         if size != layer.size_bytes:
             raise damaged(origin, f"{images} has {size} bytes, written were {layer.size_bytes}")
+
+    def check_machine(self, origin: Capture) -> None:
+        """Raise CannotCapture if this machine has another kernel than the capture's, a processor without its features,
+        or lacks a path that the session masks: the images have a mount there. Some masked paths exist only with a
+        kernel module loaded or a CPU online.
+        """
+        if said := _other_machine(origin.machine):
+            next_step = "restore it on the machine of the capture"
+        elif gone := [path for path in self.of(origin).masked if not os.path.lexists(path)]:
+            said = f"this machine has no {', '.join(gone)}, which the session hides by a mask"
+            next_step = "make this path exist again: load the kernel module, or bring the processor online"
+        else:
+            return
+        raise CannotCapture("restore the processes of", origin.id[:12], said, next_step, code="other-machine")
 
     def of(self, origin: Capture) -> ProcessesLayer:
         found = origin.layer(ProcessesLayer)
@@ -380,13 +393,19 @@ def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: C
         raise CannotCapture("restore the processes of", origin.id[:12], said, next_step, code="ports-taken")
 
 
-def _check_masked(origin: Capture, layer: ProcessesLayer) -> None:
-    """The images have a mount at each masked path; some exist only with a kernel module loaded or a CPU online."""
-    gone = [path for path in layer.masked if not os.path.lexists(path)]
-    if gone:
-        said = f"this machine has no {', '.join(gone)}, which the session hides by a mask"
-        next_step = "make this path exist again: load the kernel module, or bring the processor online"
-        raise CannotCapture("restore the processes of", origin.id[:12], said, next_step)
+def _other_machine(captured: Machine | None) -> str:
+    """How this machine differs from that of the capture, if processes may not survive the difference; else ""."""
+    if captured is None:
+        return ""
+    release, here = machine.kernel_release(), machine.architecture()
+    if captured.kernel != release:
+        return f"it was captured with the kernel {captured.kernel}, and this machine runs {release}"
+    lacking = sorted({*captured.cpu_features} - {*machine.cpu().features})
+    if captured.architecture != here or lacking:
+        which = f"{here} {machine.cpu().model}".rstrip()
+        more = f", which lacks {' '.join(lacking)}" if captured.architecture == here else ""
+        return f"it was captured on a processor {captured.architecture} {captured.cpu}, and this one is {which}{more}"
+    return ""
 
 
 def _check_memory(origin: Capture, layer: ProcessesLayer, copies: int) -> None:

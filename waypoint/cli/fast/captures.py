@@ -37,9 +37,11 @@ def checkpoint(given: "Given") -> int:
     return 0
 
 
-def _attach_at(given: "Given") -> "dict[str, object]":
+def _asked(given: "Given") -> "dict[str, object]":
+    """The fields of `restore` and `fork` that are sent only if their options are given."""
     items = given.texts("attach_at")
-    return {"attach_at": _kinds(items, "attach-at", as_json_text)} if items else {}
+    asked: dict[str, object] = {"attach_at": _kinds(items, "attach-at", as_json_text)} if items else {}
+    return asked | ({"tier": given["tier"]} if given["tier"] is not None else {})
 
 
 def _kinds(items: "list[str]", option: str, path_of: "Callable[[str], str]") -> "dict[str, str]":
@@ -71,11 +73,11 @@ def restore(given: "Given") -> int:
         # Without --branch the daemon chooses: it knows on which branch NAME was taken.
         target = "/v1/restores" if given["branch"] is None else f"/v1/sessions/{quote_branch(branch_of(given))}/restore"
         body: dict[str, object] = {"name": name, "only": given["only"], "lose_processes": given.flag("lose_processes")}
-        body |= _attach_at(given)
+        body |= _asked(given)
         session = session_of(ask(home, "POST", target, body, may_repeat=False))
     else:
         _check_beside(given)
-        body = {"name": name, "branches": [parse_name(new)], **_attach_at(given)}
+        body = {"name": name, "branches": [parse_name(new)], **_asked(given)}
         (made,) = forks_of(ask(home, "POST", "/v1/forks", body, may_repeat=False))
         session = session_of(made)
     warn_left_out(session)
@@ -110,7 +112,7 @@ def fork(given: "Given") -> int:
         "branches": [parse_name(branch) for branch in given.texts("branches")],
         "count": given["count"],
         "prefix": None if prefix is None else parse_name(prefix),
-        **_attach_at(given),
+        **_asked(given),
     }
     made = forks_of(ask(home, "POST", "/v1/forks", body, may_repeat=False))
     forks = [_facts_of(one) for one in made]

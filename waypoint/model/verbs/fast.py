@@ -151,17 +151,19 @@ SHELL = Verb(
 
 NAME = Argument("name", "NAME")
 
+TIER = Option(
+    ("--tier",),
+    "choice",
+    "Require this tier, or exit with status 5 (default: auto, the best possible tier).",
+    choices=("auto", "live", "respawn", "files"),
+)
+
 CHECKPOINT = Verb(
     "checkpoint",
     (
         Option(("-m", "--message"), "text", "A note that is kept with the checkpoint.", "MSG"),
         BRANCH,
-        Option(
-            ("--tier",),
-            "choice",
-            "Require this tier, or exit with status 5 (default: auto, the best possible tier).",
-            choices=("auto", "live", "respawn", "files"),
-        ),
+        TIER,
         Option(
             ("--attach",),
             "texts",
@@ -204,6 +206,7 @@ RESTORE = Verb(
         Option(("-b", "--branch"), "text", "The branch whose session is replaced (default: see above).", "BRANCH"),
         Option(("--new",), "text", "Replace nothing; start a session on the new branch NEW.", "NEW"),
         Option(("--only",), "choice", "Restore only this part of the capture.", choices=("files", "shell")),
+        TIER,
         ATTACH_AT,
         LOSE_PROCESSES,
         JSON,
@@ -218,6 +221,11 @@ RESTORE = Verb(
     Before a running session is replaced, it is captured with its processes, so that 'waypoint undo' can restore it. If
     this is impossible, nothing is replaced and the exit status is 5 (see --lose-processes). Attached terminals stay
     attached. Prints the branch on stdout, and what was replaced on stderr.
+
+    Tiers: `live` restores the processes with their memory; `respawn` starts the programs again, in a new shell with the
+    variables and functions of the captured one; `files` starts only this shell. Without --tier, the best tier that the
+    capture has and that works here is taken: if no CRIU works here, if the kernel or the processor is another one, or
+    if CRIU has failed twice, the programs are started again, and a message on stderr says so.
 
     With --only files, the running programs continue after the restore. They are paused while the files are copied: some
     5 s for a deleted directory of 50,000 files. Prints the number of files and bytes and the length of the pause.""",
@@ -236,6 +244,7 @@ FORK = Verb(
             bounds=f"1 to {MAX_FORKS}",
         ),
         Option(("--prefix",), "text", "The beginning of the branch names (default: NAME).", "PREFIX"),
+        TIER,
         ATTACH_AT,
         JSON,
         HOME,
@@ -243,7 +252,7 @@ FORK = Verb(
     """Start sessions on new branches, each a copy of the capture NAME.
 
     Either all of the sessions start, or none. If NAME is a branch with a running session, this session is captured now.
-    Prints the names of the new branches.
+    Prints the names of the new branches. Tiers: see 'waypoint restore --help'.
 
     With CMD, runs CMD in the shells of all new sessions at the same time and prints their output; each line begins with
     the branch. As with 'waypoint exec', a single CMD is shell text; several CMD are the words of one command. {i} in

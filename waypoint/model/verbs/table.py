@@ -479,8 +479,8 @@ def _inside(verb: Verb, *flags: str) -> Verb:
 
 INSIDE: tuple[Verb, ...] = (
     _inside(fast.CHECKPOINT, "--message", "--tier", "--force", "--json"),
-    _inside(fast.RESTORE, "--branch", "--new", "--only", "--lose-processes", "--json"),
-    _inside(fast.FORK, "--count", "--prefix", "--json"),
+    _inside(fast.RESTORE, "--branch", "--new", "--only", "--tier", "--lose-processes", "--json"),
+    _inside(fast.FORK, "--count", "--prefix", "--tier", "--json"),
     _inside(_UNDO, "--branch", "--lose-processes", "--json"),
     _inside(_LOG, "--branch", "--limit", "--json"),
     _inside(_SHOW, "--json"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from waypoint.model.errors import StateConflict
 from waypoint.model.outcomes import HEADINGS, degraded_lines, replaced_lines, text, undone_lines
 from waypoint.model.rendering import stop_line
-from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
+from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest, WantedTier
 from waypoint.model.verbs import Given
 from waypoint.records.reading import Reader
 from waypoint.service import captures, history, sessions
@@ -36,12 +36,16 @@ def check_named(names: Reader, branch: str, name: str) -> None:
         raise StateConflict("create", f"checkpoint {name}", said, "run the command outside of the session")
 
 
+def _tier(given: Given) -> WantedTier:
+    return given.text("tier") or "auto"  # type: ignore[return-value]  # checked by the parser
+
+
 async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
     await asyncio.to_thread(check_named, home.names, live.branch, given.required("name"))
     request = CheckpointRequest(
         name=given.required("name"),
         message=given.text("message") or "",
-        tier=given.text("tier") or "auto",  # type: ignore[arg-type]  # checked by the parser
+        tier=_tier(given),
         force=given.flag("force"),
     )
     made = await captures.checkpoint_of(home, live.branch, request, within=True)
@@ -53,13 +57,14 @@ async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     capture, new = await own.capture(home, live.branch, given.required("name")), given.text("new")
     if new is not None:
         check_session_count(home.sessions.resources, 1)
-        (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new]))
+        (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new], tier=_tier(given)))
         return Printed(_text([new], made.session), made.session)
     only = given.text("only")
     request = RestoreRequest(
         name=capture.id,
-        only=only,  # type: ignore[arg-type]  # as above
+        only=only,  # type: ignore[arg-type]  # checked by the parser
         lose_processes=given.flag("lose_processes"),
+        tier=_tier(given),
     )
     session = await captures.restore(home, live.branch, request)
     return Printed(_text([live.branch, *replaced_lines(dataclasses.asdict(session))], session), session)
@@ -71,7 +76,7 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
         prefix = name  # the request below may name the capture by its id
     check_session_count(home.sessions.resources, count if count is not None else len(given.texts("branches")))
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
-    request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix)
+    request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix, tier=_tier(given))
     made = await captures.fork(home, request)
     facts = [
         {

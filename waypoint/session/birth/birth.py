@@ -20,9 +20,10 @@ from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError, of_machine
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Setting, TerminalLayer
-from waypoint.processes.criu.causes import CriuAccident
+from waypoint.processes.criu.causes import CriuFailed
 from waypoint.session.birth import fresh, revive, shell_back, start_again
 from waypoint.session.birth.rights import check_session_count, restricted
+from waypoint.session.birth.tiers import Chosen, started_again
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
@@ -36,7 +37,7 @@ _MIB = 1 << 20
 
 class Birth(NamedTuple):
     """The plan of a new session. `origin`: the capture from which it starts, or None for the plain base. `size`: rows
-    and columns of its terminal. `processes`: whether the origin's processes are restored; else it gets a new shell.
+    and columns of its terminal. `chosen`: the tier at which the origin is restored; below `live` it gets a new shell.
     `must_enter`: whether a new shell must start in the folder of the setting; else it may start in the user's home.
     `shell`: whether a new shell gets the state of the origin's shell. `attach_at`: paths in the session for attached
     layers of the origin, by kind.
@@ -45,10 +46,15 @@ class Birth(NamedTuple):
     row: LiveRow
     origin: Capture | None
     size: tuple[int, int]
-    processes: bool
+    chosen: Chosen
     must_enter: bool = False
     shell: bool = True
     attach_at: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def processes(self) -> bool:
+        """Whether the origin's processes are restored."""
+        return self.origin is not None and self.chosen.tier == "live"
 
 
 def plan_birth(
@@ -57,13 +63,12 @@ def plan_birth(
     origin: Capture | None,
     setting: Setting,
     size: tuple[int, int],
-    *,
-    processes: bool,
+    chosen: Chosen,
 ) -> Birth:
     """Return the plan of a session with `setting` for the caller. Raises NotAllowed."""
     setting, session = restricted(resources, setting), new_id()
     row = LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=setting)
-    return Birth(row, origin, size, processes)
+    return Birth(row, origin, size, chosen)
 
 
 def size_of(origin: Capture) -> tuple[int, int]:
@@ -147,16 +152,30 @@ def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leavi
 
 
 async def make_session(resources: Resources, birth: Birth) -> LiveSession:
-    """Make the session of a reserved birth: files, cgroup, mounts, processes, terminal. If CRIU or the launcher was
-    killed, or the host's mounts have changed meanwhile, make the session again from the beginning, once. After a
-    failure the caller calls `undo`.
+    """Make the session of a reserved birth: files, cgroup, mounts, processes, terminal. If CRIU fails twice, start the
+    programs again instead, unless the birth needs the processes. After a failure the caller calls `undo`.
+    """
+    try:
+        return await _make_in_two_tries(resources, birth)
+    except CriuFailed as error:
+        if not birth.chosen.starts_again:
+            raise CannotCapture(error.tried, error.on, error.said, error.next_step, code=error.code) from error
+        log.warning("start of a session on %s, second try: %s", birth.row.branch, error)
+        lower = birth._replace(chosen=started_again(error, error.diagnosis.next_step))
+    await asyncio.to_thread(_clear, resources, birth.row)
+    return await _make_in_two_tries(resources, lower)
+
+
+async def _make_in_two_tries(resources: Resources, birth: Birth) -> LiveSession:
+    """Make the session. If CRIU failed, the launcher was killed, or the host's mounts have changed meanwhile, make it
+    again from the beginning, once.
     """
     follow = resources.places.follow_host
     mounts = await asyncio.to_thread(follow)
     try:
         return await _make_once(resources, birth)
     except (WaypointError, OSError) as error:
-        if not isinstance(error, CriuAccident | LauncherDied) and await asyncio.to_thread(follow) == mounts:
+        if not isinstance(error, CriuFailed | LauncherDied) and await asyncio.to_thread(follow) == mounts:
             raise
         log.warning("start of a session on %s, first try: %s", birth.row.branch, error)
         await asyncio.to_thread(_clear, resources, birth.row)
@@ -175,8 +194,10 @@ async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
         live = await fresh.launch(resources, birth.row, birth.size, limits, place, start_in)
     if birth.origin is not None and birth.shell:
         try:
-            live.not_back = await shell_back.restore_shell(resources, live, birth.origin, stay=birth.must_enter)
-            live.restarted = await start_again.start_again(resources, live, birth.origin)
+            stays = await shell_back.restore_shell(resources, live, birth.origin, stay=birth.must_enter)
+            live.not_back = [*birth.chosen.why_not_live, *stays]
+            if birth.chosen.tier == "respawn":
+                live.restarted = await start_again.start_again(resources, live, birth.origin)
         except BaseException:
             live.release()
             raise

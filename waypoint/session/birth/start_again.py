@@ -1,4 +1,4 @@
-"""Starting the programs of a capture of tier `respawn` again, in a session whose new shell has its state back."""
+"""Starting the programs of a capture again, in a session whose new shell has its state back."""
 
 import asyncio
 import itertools
@@ -9,7 +9,7 @@ from waypoint.linux.net import sockets
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import WaypointError
-from waypoint.model.records import Capture, ProgramsLayer
+from waypoint.model.records import Capture
 from waypoint.model.requests import ExecRequest
 from waypoint.processes.respawn.manifest import Manifest, Program
 from waypoint.session.birth.users import change_of
@@ -26,13 +26,11 @@ _PAUSE_S = 0.02
 _START_S = 10.0
 
 
-async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> RestartedPrograms | None:
+async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> RestartedPrograms:
     """Start the programs of `origin` in their order. Each waits until those before it listen on their ports, for at
     most PORTS_S, all together ALL_PORTS_S. The foreground program is typed on the shell's line, or run if it only shows
-    something. Returns None if the capture is not of the tier `respawn`.
+    something.
     """
-    if origin.layer(ProgramsLayer) is None:
-        return None
     done = RestartedPrograms([], [], [])
     try:
         manifest = await asyncio.to_thread(_read, resources, origin)

@@ -63,10 +63,11 @@ class RestartedPrograms(NamedTuple):
 
 
 class LiveSession:
-    """`not_back`: the parts of the shell's state that were not restored. `restarted`: the programs of the capture from
-    which the session started; None if they were not to be started again. `hooks_running`: how many of the session's own
-    hooks run now (service/session_hooks.py). `no_way_out`: why the private network has no connection; "" if it has
-    one. `network_setup`: the task that sets up the private network; None if the session needs none.
+    """`not_back`: why the processes were not restored, if they were to be, and the parts of the shell's state that were
+    not restored. `restarted`: the programs of the capture from which the session started; None if they were not to be
+    started again. `hooks_running`: how many of the session's own hooks run now (service/session_hooks.py).
+    `no_way_out`: why the private network has no connection; "" if it has one. `network_setup`: the task that sets up
+    the private network; None if the session needs none.
     """
 
     not_back: Sequence[Degradation] = ()
