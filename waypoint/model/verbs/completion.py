@@ -25,7 +25,7 @@ KINDS = {
     "ARGV": "commands",
     "SHELL": "commands",
     **dict.fromkeys(
-        ("N", "S", "AGE", "MSG", "NEW", "PREFIX", "NAME=VALUE", "KIND=PATH", "KIND", "SIZE", "LIST", ""), ""
+        ("N", "S", "AGE", "LOG", "MSG", "NEW", "PREFIX", "NAME=VALUE", "KIND=PATH", "KIND", "SIZE", "LIST", ""), ""
     ),
 }
 """The kind of the values of an option or argument, by its metavar; "" for values that only the user knows. `names` are
