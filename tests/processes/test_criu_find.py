@@ -241,7 +241,7 @@ def test_setup_says_why_it_could_not_build_and_uses_the_next(home: Path, distrib
     assert find_or_install(home, said.append, tries=Trials(WORKS)).origin == "distribution"
     (line,) = said
     assert line.startswith("Waypoint's own CRIU was not built: cannot download Debian's list of packages from")
-    assert "Connection refused; it needs root, apt, Debian's keyring and a Debian mirror" in line
+    assert "Connection refused; the build needs root, apt, Debian's keyring and a Debian mirror" in line
 
 
 def test_setup_builds_nothing_if_the_package_has_the_program(home: Path, packaged: Path) -> None:

@@ -221,19 +221,19 @@ CONDITIONS: dict[str, Condition] = {
         BUILD_CRIU,
     ),
     "removed-open-files": Condition(
-        "a restore can fail if several programs have removed files open, such as libraries of before an upgrade",
+        "a restore can fail if several programs have removed files open, such as libraries that an upgrade replaced",
         "CRIU makes mistakes with the names of removed files that processes have open.",
         BUILD_CRIU,
     ),
     "refused-connections": Condition(
-        "connections to programs outside of a session through Unix sockets make its captures fail",
+        "a session with a connection to a program outside through a Unix socket cannot be captured",
         "CRIU refuses Unix connections that lead out of the session.",
         BUILD_CRIU,
     ),
     "touched-folders": Condition(
-        "a checkpoint changes the times of folders in which open files were removed, and programs that watch these "
+        "a checkpoint changes the times of folders from which open files were removed, and programs that watch these "
         "folders notice it",
-        "CRIU makes and removes a name for a removed file that is open and has another name.",
+        "CRIU creates and removes a temporary name for an open file of which one of several names was removed.",
         BUILD_CRIU,
     ),
     "disturbed-by-others": Condition(
@@ -243,7 +243,7 @@ CONDITIONS: dict[str, Condition] = {
     ),
     "stalled-connections": Condition(
         "after a checkpoint, and in copies, connections with much unread data can stand still for seconds",
-        "CRIU makes the kernel count data as sent that it did not send, or that the peer has no room for.",
+        "CRIU makes the kernel count data as sent that was not sent, or for which the peer has no room.",
         BUILD_CRIU,
     ),
     "folders-in-proc": Condition(

@@ -401,8 +401,8 @@ class DuFacts:
 class Capability:
     """One row of `doctor`: a feature, whether it works here, why not, and the remedy.
 
-    `required_for`: `session`: every session; `live`: captures with processes; `optional`: nothing. `code`: of the
-    condition (docs/conditions.md), for what the machine's CRIU does not keep; else "".
+    `required_for`: `session`: every session; `live`: captures with processes; `optional`: nothing. `code`: the
+    condition's code (docs/conditions.md) if the row is about a patch that CRIU lacks, else "".
     """
 
     name: str

@@ -65,8 +65,8 @@ def outside(table: socket.socket) -> list[str]:
 
 
 def outside_unix(table: socket.socket, pids: Collection[int]) -> list[Degradation]:
-    """The connections of the processes through Unix sockets whose other side no process of the session has open, and
-    those that are not accepted yet although their other side is not in the session or was closed.
+    """The connections of the processes through Unix sockets of which no process of the session has the other side open,
+    and unaccepted connections whose client is outside the session or has closed them.
     """
     found = {one.inode: one for one in unix_sockets.connections(table)}
     if not found:

@@ -51,7 +51,7 @@ def take(pids: Iterable[int], folder: Path) -> None:
         finally:
             if taken:
                 _save(taken, terminals, folder)
-        for found in taken:  # after the file exists, from which `put_back` starts output again
+        for found in taken:  # only now that the file exists: `put_back` reads from it which output to start again
             if found.output and not found.stopped:
                 queues.stop_output(terminals[found.number].master)
 
@@ -83,7 +83,7 @@ def put_back(pids: Iterable[int], folder: Path) -> None:
             try:
                 if one.number in saved:
                     queues.put_back(one.master, saved[one.number])
-            except (OSError, termios.error) as error:  # later would be no better, because the processes run then
+            except (OSError, termios.error) as error:  # not tried again: the processes run afterwards
                 log.warning("unread bytes of the terminal /dev/pts/%d are lost: %s", one.number, error)
     for name in (QUEUES_FILE, TYPED_AHEAD_FILE):
         (folder / name).unlink(missing_ok=True)

@@ -22,6 +22,8 @@ from waypoint.session.birth import rights
 from waypoint.session.checkpoint import LossConsent
 from waypoint.session.losses import copy_losses
 
+_REPEAT = "repeat the checkpoint or restore: only the last 20 logs are kept"
+
 
 async def criu_log(home: Home, name: str) -> CriuLogFacts:
     """CRIU's log of a failed dump or restore. An error of CRIU names it. Raises UnknownName, also if the log is about
@@ -29,7 +31,7 @@ async def criu_log(home: Home, name: str) -> CriuLogFacts:
     """
     found = await asyncio.to_thread(home.captures.criu_log, name)
     if found is None or not rights.may_use(home.sessions.resources, found[0]):
-        raise UnknownName("show", f"CRIU's log {name}", "no log of this name is kept", "the last 20 logs are kept")
+        raise UnknownName("show", f"CRIU's log {name}", "no log of this name is kept", _REPEAT)
     return CriuLogFacts(name=name, text=found[1])
 
 

@@ -1,4 +1,4 @@
-"""Building CRIU with Waypoint's patches (`criu/` of the project), once for each machine. criu/README.md is its guide.
+"""Building CRIU with Waypoint's patches (`criu/` of the project), once for each machine (criu/README.md).
 
     /var/cache/waypoint/criu-4.2.1-<key>/    criu (a static program), criu_4.2.1.orig.tar.xz, SHA256SUMS
 
@@ -33,7 +33,7 @@ PATCHES = Path(__file__).resolve().parent / "criu_source/patches"  # a checkout 
 CACHE = Path("/var/cache/waypoint")
 GITID = "waypoint-"  # the prefix of the key in the program's GitID; also in processes/criu/rpc.py, which imports much
 WHEEL = "waypoint_criu"  # the module of the package waypoint-criu
-KEPT = 8  # so many programs stay in the cache: those of the last builds, for other versions of Waypoint on this machine
+KEPT = 8  # how many programs stay in the cache, for other versions of Waypoint on this machine
 
 SUITE = "forky"
 PACKAGES = """
@@ -106,9 +106,9 @@ def packaged() -> tuple[Path, str] | None:
 def build(say: Say, *, mirror: str | None = None) -> Path:
     """Build the program into the machine's cache, unless it is there; return its path. Takes about a minute.
 
-    `say` is called with short sentences about the progress. `mirror`: the URL of a Debian mirror to use instead of the
+    `say` prints the progress. `mirror`: the URL of a Debian mirror to use instead of the
     one that the machine's apt uses. Builds at the same time wait for each other. After a failure or a kill nothing
-    usable is left, and the next build removes the rest. Raises HostLacks.
+    usable remains, and the next build removes the remains. Raises HostLacks.
     """
     present = built()
     if present is not None:
@@ -214,7 +214,7 @@ def _require_room() -> None:
 
 
 def _build_and_publish(say: Say, mirror: str, keyring: Path) -> None:
-    say(f"building CRIU {VERSION} with Waypoint's patches: about a minute, once for each machine; from {mirror}")
+    say(f"building CRIU {VERSION} with Waypoint's patches from {mirror}: takes about a minute, once for each machine")
     work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=CACHE))
     made, root = work / "made", work / "root"
     for folder in (work / "apt", made, root):
@@ -233,7 +233,7 @@ def _build_and_publish(say: Say, mirror: str, keyring: Path) -> None:
         os.fsync(fd)
         os.close(fd)
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(_folder())  # damaged, or changed by another user: otherwise nothing would be built
+        shutil.rmtree(_folder())  # the present program is damaged, or could have been changed by another user
     made.rename(_folder())
     files.sync_folder(str(CACHE))
     say(f"built CRIU {VERSION} in {_folder()}")
@@ -270,8 +270,8 @@ def _try(program: Path) -> None:
 
 
 def sweep() -> None:
-    """Remove what killed builds have left, and all but the programs that were built or asked for last. A running CRIU
-    is not disturbed.
+    """Remove the remains of killed builds, and all programs but the KEPT that were built or requested last. A running
+    CRIU is not disturbed.
     """
     found = sorted(CACHE.glob(f"{_FOLDER_PREFIX}*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in [*CACHE.glob(f"{_WORK_PREFIX}*"), *found[KEPT:]]:

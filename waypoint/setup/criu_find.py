@@ -134,8 +134,8 @@ def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, cho
 
 
 def make_own(say: Callable[[str], None]) -> None:
-    """Build Waypoint's own CRIU for this machine, unless it or the package waypoint-criu is there. If that fails, `say`
-    gets the reason.
+    """Build Waypoint's own CRIU for this machine, unless it or the package waypoint-criu is there. If the build fails,
+    `say` prints the reason.
     """
     from waypoint.setup import criu_build
 
@@ -143,11 +143,11 @@ def make_own(say: Callable[[str], None]) -> None:
     if packaged is not None and packaged[1] == criu_build.key() and criu_build.built() is None:
         return
     if packaged is not None and packaged[1] != criu_build.key():
-        say("the package waypoint-criu is of another version of Waypoint, and is not used: install a newer one")
+        say("the package waypoint-criu is of another version of Waypoint, and is not used: install a matching one")
     try:
         criu_build.build(say)
     except HostLacks as error:
-        wanted = "it needs root, apt, Debian's keyring and a Debian mirror"
+        wanted = "the build needs root, apt, Debian's keyring and a Debian mirror"
         say(f"Waypoint's own CRIU was not built: cannot {error.tried} {error.on}: {error.said}; {wanted}")
 
 

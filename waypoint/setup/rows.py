@@ -83,7 +83,7 @@ def of_chosen(rows: list[Capability]) -> list[Capability]:
 
 
 def unpatched() -> list[Capability]:
-    """What a CRIU without Waypoint's patches does not keep: one row for each condition."""
+    """The rows for a CRIU without Waypoint's patches: one for each condition in MENDED."""
     codes = dict.fromkeys(MENDED.values())
     return [
         Capability(

@@ -68,7 +68,7 @@ class ProcessesPart(Part):
         facts = taking.subject.facts
         check_restorable(taking.subject.processes())
         self._removed = _find_removed(taking.subject)
-        with contextlib.suppress(ProcessLookupError):  # the session has ended: CRIU will tell
+        with contextlib.suppress(ProcessLookupError):  # the session ended: CRIU reports it
             self._table = self._open.enter_context(sockets.open_table(facts.init_pid))
         self._watches = self._open.enter_context(Watches(facts.init_pid, _overlays(taking)))
         self._watches.look(taking.subject.processes())
@@ -213,7 +213,7 @@ def _use_names(images: Path, tree: str) -> None:
 
 
 def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
-    with contextlib.suppress(FileNotFoundError), _opened_root(subject) as root:  # the session has ended: CRIU will tell
+    with contextlib.suppress(FileNotFoundError), _opened_root(subject) as root:  # the session ended: CRIU reports it
         ids, found = subject.facts.fixed.ids, removed.find(subject.processes(), root)
         return tuple(one._replace(uid=ids.inside(one.uid), gid=ids.inside(one.gid)) for one in found)
     return ()

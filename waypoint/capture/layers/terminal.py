@@ -63,7 +63,7 @@ class TerminalPart(Part):
             return
         subject = self.taking.subject
         try:
-            with cgroups.frozen(subject.facts.cgroup):  # a CRIU that was killed may have left it running
+            with cgroups.frozen(subject.facts.cgroup):  # a killed CRIU may have left the session running
                 subject.put_unread_back()
         except OSError as error:  # the next daemon puts the bytes back
             log.warning("session on %s: unread bytes of terminals are not put back: %s", subject.facts.branch, error)

@@ -3,7 +3,7 @@
 The bytes between master and slave are in four places: output in the master's line discipline (4095 bytes) and before
 it (16 KiB), input in the slave's line discipline (4095 bytes) and before it. Output has been processed already (OPOST),
 so it is put back with OPOST off. Input in the line discipline has been echoed and edited already, so it is put back
-without that; input before it has not, and is put there again.
+without echo and editing. Input before the line discipline is unprocessed, and is put back there.
 
 All processes that have the terminal open must be frozen. Sources: drivers/tty/n_tty.c, pty.c and tty_buffer.c of
 Linux 6.18; ioctl_tty(2), termios(3).
@@ -204,8 +204,8 @@ def _with_ends(typed: bytes, ready: int, characters: list[bytes | int]) -> bytes
     """The bytes that were read without ICANON, with ^D in place of each mark. `ready`: the number of bytes in finished
     lines, without marks.
 
-    The mark is a NUL, which could also have been typed. It was if `ready` cannot be explained otherwise. A finished
-    line without an end was typed before the terminal came into line mode; ^D ends such a line, too.
+    The mark is a NUL. A NUL counts as typed only if `ready` has no other explanation. A finished line without an end
+    was typed before the terminal came into line mode; ^D ends such a line, too.
     """
     ended = marks = 0
     while ended < len(typed) and (ended - marks < ready or typed[ended] == 0):
@@ -223,7 +223,7 @@ def _with_ends(typed: bytes, ready: int, characters: list[bytes | int]) -> bytes
 
 
 def _end_of_file(characters: list[bytes | int]) -> bytes:
-    """The character for ^D, also where it is disabled."""
+    """The terminal's character for ^D; the usual one if ^D is disabled."""
     end = _byte(characters[termios.VEOF])
     return end if end != b"\0" else bytes([termios.CEOF])
 

@@ -72,7 +72,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "limits",
         r"Can't get rlimit \d+: Operation not permitted",
-        "CAP_SYS_RESOURCE is missing, without which CRIU can dump processes of other users in a user namespace only",
+        "CRIU lacks CAP_SYS_RESOURCE, so it can dump processes of other users only in a user namespace",
         "start a new session, or give the container CAP_SYS_RESOURCE",
     ),
     Cause(
@@ -205,7 +205,7 @@ CAUSES: tuple[Cause, ...] = (
         r"Failed to (?:copy|get stats for|collect|attach|detach|write|read max|send|create|prepare|set desired)"
         r" (?:IPC|shm|sem|msg|\d+ (?:message queues|\(only))|(?:semctl|msgctl|shmctl\(SHM_INFO\)) failed",
         "the session's System V message queues, semaphores or shared memory cannot be read or made again",
-        "remove what is not needed (ipcs, ipcrm)",
+        "remove those that are not needed (ipcs, ipcrm)",
     ),
     Cause(
         "aio",
@@ -310,7 +310,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "file-from-outside",
         r"Can't lookup mount=\d+ for fd=(?P<fd>-?\d+) path=(?P<path>.*)",
-        "a process has {path} open (fd {fd}) from outside the session, or as a POSIX message queue",
+        "a process has {path} open (fd {fd}), which is outside the session or a POSIX message queue",
         "start the process again from within the session; close a message queue (mq_close)",
     ),
     Cause(
@@ -336,7 +336,7 @@ CAUSES: tuple[Cause, ...] = (
         "file-lock",
         r"Unresolved lock found pid|Unknown file lock|Unknown lock option|Bogus lock test result"
         r"|Can't downgrade lock back|Some file locks are hold",
-        "a process holds or awaits a lock on a file that CRIU cannot dump",
+        "a process holds or awaits a file lock that CRIU cannot dump",
         "let the program release the lock, or end it",
     ),
     Cause(
@@ -485,7 +485,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "namespace-file",
         r"No NS ID with kid \d+|Can't find suitable NS ID",
-        "a process has a file of a namespace open in which no process of the session is",
+        "a process has the file of a namespace open, and no process of the session is in that namespace",
         _CLOSE_FILE,
     ),
     Cause(
@@ -538,7 +538,7 @@ CAUSES: tuple[Cause, ...] = (
         "name-taken",
         r"unix: Can't bind id \w+ ino \d+ addr (?P<path>.*): (?P<said>[^:]*)",
         "a Unix socket of a process cannot be made again at {path}: {said}",
-        "remove what is there now, or restore the folder",
+        "remove the file at that path, or restore the folder",
     ),
     Cause(
         "pid-taken",
@@ -579,7 +579,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "other-kernel",
         r"vDSO isn't provided by kernel|Failed to proxify dumpee contents|only support vmas up to",
-        "the image was made on another kernel, whose layout of memory this one cannot give",
+        "the image was made on another kernel, with a memory layout that this kernel does not support",
         "restore it on such a machine",
     ),
     Cause(
@@ -588,7 +588,7 @@ CAUSES: tuple[Cause, ...] = (
         "the image is incomplete",
         "choose another checkpoint",
     ),
-    # The rest: reasons that follow from others, so that their rows come last.
+    # Errors that follow from other errors: last, so that the other rows are tried first.
     Cause(
         "no-process",
         r"Unable to detach from (?P<pid>\d+): No such process",
