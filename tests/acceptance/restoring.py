@@ -49,11 +49,11 @@ def started(home: Home, user: str, mood: Mood = "quiet", **setting: str) -> Iter
 
 
 def restore_as(home: Home, session: Session, checkpoint: str, way: Way) -> Session:
-    """Restore `checkpoint` as a new fork or in place of `session`; return the restored session."""
+    """Restore `checkpoint` with its processes as a new fork or in place of `session`; return the restored session."""
     if way == "restore":
-        session.restore(checkpoint)
+        session.restore(checkpoint, tier="live")
         return session
-    [fork] = Client(home.path).fork(checkpoint, f"{session.branch}-{next(_NUMBERS)}")
+    [fork] = Client(home.path).fork(checkpoint, f"{session.branch}-{next(_NUMBERS)}", tier="live")
     return fork
 
 

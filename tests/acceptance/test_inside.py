@@ -247,7 +247,7 @@ def test_tab_offers_what_works_inside(home: Home, own: str) -> None:
 
     assert offered("''") == [verb.name.split()[0] for verb in INSIDE]
     assert offered("op ''") == ["log"]
-    assert offered("fork --") == ["--count", "--prefix", "--json", "--help"]
+    assert offered("fork --") == ["--count", "--prefix", "--tier", "--json", "--help"]
     assert offered("checkpoint --tier=l") == ["--tier=live"]
     home.must("shell", f"{own}-other", "-d")
     home.must("checkpoint", f"{own}-theirs", "-b", f"{own}-other")

@@ -151,7 +151,7 @@ def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Ho
         inside(home, branch, "exec 8<&-; mark=late")
         before = socket_row(port)
         held.unlink()  # CRIU needs this file at about the time it binds the sockets, so the restore fails half-way
-        done = home.cli("restore", "-b", branch, point["name"])
+        done = home.cli("restore", "-b", branch, "--tier", "live", point["name"])
         assert (done.code, done.stdout) == (5, "")
         assert socket_row(port) == before
         assert inside(home, branch, f"echo $mark; {ask_server(port)}") == "late\nkept\n"

@@ -152,8 +152,8 @@ def test_a_resized_screen_is_redrawn(branch: str, screen: Open) -> None:
 
 def test_a_paste_of_several_lines_waits_for_enter(branch: str, screen: Open) -> None:
     outer = at_prompt(screen(), branch)
-    outer.enter("clear")
-    outer.see(PROMPT)
+    outer.enter("clear; echo cleare''d")
+    outer.see(rf"^cleared\n{PROMPT[1:]}")  # a new prompt: the shell marks pastes only while it reads a line
     outer.paste("echo on''e\necho tw''o\n")
     assert "\none" not in outer.see(r"echo on''e\necho tw''o$")
     outer.press("Enter")

@@ -115,7 +115,7 @@ def _pauses(bench: _Bench) -> list[Figure]:
         bench.spinner.gap_ms(lambda: frozen.append(bench.raw.dump("spun").frozen_ms))
         return frozen[0]
 
-    aim = both(above_floor_at_most(5, "ms"), at_most(20, "ms"))
+    aim = both(above_floor_at_most(5, "ms"), at_most(12, "ms"))
     rest = select.poll()
     return [
         Figure("pause, felt inside", "ms", bench.pause_ms, raw_frozen_ms, FROZEN, aim),

@@ -162,9 +162,9 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
             clock, folder = time.clock_gettime(time.CLOCK_BOOTTIME), _folder_of(taking.subject)
             for part in reversed(parts):
                 part.finish()
-            pause.is_dumped = tier == "live"
             for part in parts:
                 part.release()
+            pause.is_dumped = tier == "live"
             cancelling.pop_all()
         if options.keep_frozen:
             pause.stop_clock()

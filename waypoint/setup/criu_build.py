@@ -146,7 +146,7 @@ def build(say: Say, *, mirror: str | None = None) -> Path:
 def write_wheel(target: Path) -> Path:
     """Write the package waypoint-criu, a wheel with the built program and its source, into the folder `target`."""
     program = _folder() / "criu"
-    version = f"{VERSION}.post{datetime.datetime.now(datetime.UTC):%Y%m%d}"
+    version = f"{VERSION}.post{datetime.datetime.now(datetime.UTC):%Y%m%d%H%M%S}"
     tag = f"py3-none-manylinux_2_17_{os.uname().machine}.musllinux_1_1_{os.uname().machine}"
     info = f"{WHEEL}-{version}.dist-info"
     with tarfile.open(_folder() / TARBALL) as source:

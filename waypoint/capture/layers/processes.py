@@ -105,6 +105,8 @@ class ProcessesPart(Part):
             self._watches.look(processes)
         self._watches.check()
         add_names(self._work_fd, self._watches.take_new())
+        if self._table is not None:  # before CRIU connects to its own code in the processes
+            self.taking.degraded += ports.outside_unix(self._table, processes)
         self._dump.go()
         self._programs = sorted(procfs.stat(pid).name for pid in processes)
         with _opened_root(self.taking.subject) as root:
@@ -184,7 +186,6 @@ class ProcessesPart(Part):
         net = self.taking.subject.facts.setting.net
         if self._table is not None:
             degraded += ports.unread(self._table, processes, share_network=net == "host")
-            degraded += ports.outside_unix(self._table, processes)
             if net == "private":
                 degraded += [degradation("outside-connection", name) for name in ports.outside(self._table)]
         degraded += self._watches.unread() if self._watches is not None else []

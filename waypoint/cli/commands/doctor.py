@@ -19,10 +19,16 @@ EXIT_HOST_LACKS = 3
 def run(given: Given) -> int:
     """Returns the exit status: 3 if sessions cannot be started, or not captured with their processes."""
     client = Client(given.text("home"))
-    if (name := given.text("criu_log")) is not None:
-        print_lines(client.criu_log(name).splitlines())
-        return 0
     branch = given.text("argument")
+    if (name := given.text("criu_log")) is not None:
+        if branch is not None:
+            raise UsageProblem("use", "--criu-log", "BRANCH is given, too", "leave out BRANCH")
+        lines = client.criu_log(name).splitlines()
+        if given.flag("json"):
+            print_json({"log": name, "lines": lines})
+        else:
+            print_lines(lines)
+        return 0
     return _survey(client, branch, as_json=given.flag("json")) if branch is not None else _try_all(client, given)
 
 

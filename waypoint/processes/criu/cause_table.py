@@ -391,7 +391,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "socket-family",
-        r"Unknown socket collected \(family (?P<family>\d+)\)|Unsupported socket family: (?P<other>\d+)",
+        r"(?:Unknown socket collected \(family |Unsupported socket family: )(?P<family>\d+)",
         "a process has a socket open of a kind that CRIU cannot dump (such as vsock, AF_XDP, AF_ALG): family {family}",
         _CLOSE_SOCKET,
     ),
