@@ -89,7 +89,7 @@ REFUSED = (
     Refused(
         name="a file of the host",
         start=hold("sent_file"),
-        said="from outside the session",
+        said="outside the session",
         advice="start the process again from within the session; close a message queue (mq_close)",
         follow=(f"{END}; sleep 1000 &",),
     ),
