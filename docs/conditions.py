@@ -16,6 +16,11 @@ the answer is about several branches.
 """
 
 ERRORS = """
+## Proofs
+
+`proof.code` in JSON is "" if the capture is proved, `differs` if restored processes are not as captured
+(`proof.differences` lists the differences), or the code of the error that prevented the restore.
+
 ## Errors
 
 `--json` and the API answer `{"error": {code, exit, tried, on, said, next}}`. `exit` is the exit status of the command;

@@ -12,7 +12,7 @@ from tests.homes import Home
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
-KEYS = {"name", "capture", "image", "tier", "paused_ms", "total_ms", "durable", "degraded"}
+KEYS = {"name", "capture", "image", "tier", "paused_ms", "total_ms", "durable", "degraded", "proof"}
 # CRIU cannot dump a traced process: the kernel allows only one tracer.
 TRACED = """
 mkfifo /tmp/is-traced

@@ -295,6 +295,7 @@ PRINT_FACTS = {
         "branch",
         "branch list",
         "branch delete",
+        "prove",
         "rm",
         "log",
         "show",

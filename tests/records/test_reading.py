@@ -16,7 +16,7 @@ from tests.waiting import DEADLINE_S
 from waypoint.branch.graph import in_pieces, limited, walk_back
 from waypoint.model.errors import Failed, StoreDamaged
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, Ref, Standing
+from waypoint.model.records import Capture, Proof, Ref, Standing
 from waypoint.records.change import Change
 from waypoint.records.names import Names
 from waypoint.records.reading import PIECE
@@ -177,12 +177,14 @@ def test_operations_are_listed_in_pieces(names: Names) -> None:
 
 def test_a_standing_is_the_default_until_another_one_is_recorded(names: Names, tip: Capture) -> None:
     assert names.standing(tip.id) == Standing(image=None, durable=False)
+    proof = Proof(at=1.0, ms=2.0, code="differs", differences=((3, -1, "name a", "name b"),))
+    known = Standing(image="abc", durable=True, proof=proof)
     with names.change("ingest") as change:
-        change.set_standing(tip.id, Standing(image="abc", durable=True))
+        change.set_standing(tip.id, known)
         assert names.standing(tip.id) == Standing()
-        assert change.standing(tip.id) == Standing(image="abc", durable=True)
+        assert change.standing(tip.id) == known
     other = new_id()
-    assert names.standings([other, tip.id]) == {other: Standing(), tip.id: Standing(image="abc", durable=True)}
+    assert names.standings([other, tip.id]) == {other: Standing(), tip.id: known}
     assert names.capture(tip.id) == tip
     assert names.operations(1)[0].verb == "end"  # a change of a standing is not logged as an operation
 

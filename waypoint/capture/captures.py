@@ -28,6 +28,7 @@ from waypoint.capture.taking import drop_layers, take
 from waypoint.model.errors import CannotCapture, Failed, HostLacks, StateConflict, WaypointError, of_machine
 from waypoint.model.ids import new_id
 from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer, User
+from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
 from waypoint.processes.respawn.manifest import Manifest
@@ -262,6 +263,16 @@ class HeldCapture:
         """
         for layer in LAYERS:
             layer.check(self._area, self.capture, copies, leaving)
+
+    def differences(self, pids: Collection[int]) -> list[Difference]:
+        """Compare processes that `restore` has restored, and that are frozen, with the capture. `pids`: their pids on
+        the host.
+        """
+        return PROCESSES.differences(self._area, self.capture, pids)
+
+    def changed_outside(self) -> list[str]:
+        """The paths in the session, on files of the host, that `restore` would change."""
+        return PROCESSES.changed_outside(self._area, self.capture)
 
     def copy_files(self, tree: str) -> None:
         """Make the writable upper tree `tree` that contains the capture's files."""

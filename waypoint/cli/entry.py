@@ -34,6 +34,7 @@ PLACES = {
     "branch rename": "commands.names:rename",
     "layer list": "commands.layers:list_layers",
     "layer get": "commands.layers:get",
+    "prove": "commands.prove:run",
     "rm": "commands.names:remove",
     "log": "commands.log:run",
     "show": "commands.show:run",

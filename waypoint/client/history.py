@@ -11,6 +11,7 @@ from waypoint.model.facts import (
     GcFacts,
     GotLayerFacts,
     OperationFacts,
+    ProvedFacts,
     StrangerFacts,
     UndoneFacts,
 )
@@ -35,6 +36,13 @@ class History:
         """The capture of `name`."""
         answer = ask(self._home, "GET", f"/v1/captures/{quote_branch(parse_name(name))}")
         return parse(CaptureFacts, field_of(answer, "capture"))
+
+    def prove(self, *names: str) -> list[ProvedFacts]:
+        """Restore the processes of these captures without running them, compare them with the captures, and remove
+        them. A capture that is not proved is not an error; its `proof` says why.
+        """
+        answer = self._ask_once("/v1/proofs", {"names": [parse_name(name) for name in names]})
+        return parse_list(ProvedFacts, answer, "proofs")
 
     def get_layer(self, name: str, kind: str, dest: str) -> GotLayerFacts:
         """Copy the attached layer `kind` of the capture `name` to `dest`, an absolute path on this machine that does

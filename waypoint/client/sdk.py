@@ -291,6 +291,7 @@ class Session:
         already; otherwise that is a StateConflict. `park`: end the session afterwards; raises CannotCapture if its
         processes cannot be kept, unless `tier` is `respawn` or `files`. `attach`: absolute paths of files or folders
         of this machine that are attached to the capture, by kind (model, cache, trace or another word).
+        `Client.history.prove` tests whether it can be restored.
         """
         body: dict[str, object] = {"name": parse_name(name), "message": message, "tier": tier}
         body |= {"force": force, "park": park, **({"attach": dict(attach)} if attach else {})}

@@ -316,6 +316,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "removed-folder": ErrorCode(5, "A process uses a removed folder that cannot be restored.", "Leave or close it."),
     "no-foreground": ErrorCode(5, "The foreground group of a terminal has no process.", "Press Enter in it."),
     "ports-taken": ErrorCode(5, "Another program has ports of the host's network that the processes need.", "End it."),
+    "changes-host": ErrorCode(
+        5,
+        "A proof would change files of the host: a process has a socket, a FIFO or a removed file on a bind mount.",
+        "Close it before the checkpoint.",
+    ),
     "store-damaged": ErrorCode(10, "Stored data differs from what Waypoint wrote.", ""),
     "bug": ErrorCode(125, "An unexpected exception in Waypoint; the daemon's log has the traceback.", "Report it."),
     "failure": ErrorCode(125, "The request was valid, but the machine failed during it.", ""),

@@ -151,6 +151,41 @@ class LayerFacts(TypedDict):
     cols: NotRequired[int]
 
 
+class DifferenceFacts(TypedDict):
+    """A fact about a restored process that is not as captured. `pid`: inside the session. `fd`: the descriptor
+    concerned; null: the process itself. `captured`, `restored`: the fact in words.
+    """
+
+    pid: int
+    fd: int | None
+    captured: str
+    restored: str
+
+
+class ProofFacts(TypedDict):
+    """The result of restoring the processes of a capture without running them, at the time `at`; it took `ms`.
+
+    `proved`: processes and descriptors were as captured. Otherwise `code`: `differs` (see `differences`), or the code
+    of the error that prevented the restore; `said`: its words.
+    """
+
+    proved: bool
+    at: str
+    ms: float
+    code: str
+    said: str
+    differences: list[DifferenceFacts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedFacts:
+    """The answer about one capture to a request to prove captures. `name`: as in the request."""
+
+    name: str
+    capture: str
+    proof: ProofFacts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureFacts:
     """A capture.
@@ -158,7 +193,7 @@ class CaptureFacts:
     `image`: None until the capture is in the store. `names`: checkpoints of it, and branches whose tip it is. `limits`:
     the requested limits; null: the defaults of the host that restores it. `layers`: by kind (files, processes,
     programs, shell, terminal); None: not captured. `removed`: `waypoint gc` has removed its content; only these facts
-    are left.
+    are left. `proof`: the latest; None if the capture was never proved.
     """
 
     capture: str
@@ -182,12 +217,13 @@ class CaptureFacts:
     layers: dict[str, LayerFacts | None]
     removed: bool = False
     limits: LimitFacts | None = None
+    proof: ProofFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFacts:
     """The answer to a checkpoint. `image`: None until the capture is in the store. `degraded`: what was kept less
-    faithfully than requested.
+    faithfully than requested. `proof`: None if none was requested.
     """
 
     name: str
@@ -198,6 +234,7 @@ class CheckpointFacts:
     total_ms: float
     durable: bool
     degraded: list[ConditionFacts]
+    proof: ProofFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ HEADINGS = {
 for every verb.
 """
 
+EXIT_NOT_PROVED = 5
 _MIB = 1 << 20
 SHORT = 12  # digits of a capture's id that are printed for people
 
@@ -47,6 +48,30 @@ def replaced_lines(session: "Mapping[str, object]") -> list[str]:
 def _exchanged_line(done: "Mapping[str, float]") -> str:
     paused = f"the session was paused for {done['paused_ms'] / 1000:.3g} s"
     return f"files: {done['changed']} changed, {done['written_bytes'] / _MIB:.1f} MiB written; {paused}"
+
+
+def is_proved(answer: "Mapping[str, object]") -> bool:
+    proof = answer.get("proof")
+    return isinstance(proof, dict) and bool(proof["proved"])
+
+
+def status_of(answer: "Mapping[str, object]") -> int:
+    """Return the exit status of a checkpoint or a proof: 5 if a requested proof has failed, else 0."""
+    return 0 if answer.get("proof") is None or is_proved(answer) else EXIT_NOT_PROVED
+
+
+def proof_lines(answer: "Mapping[str, object]") -> list[str]:
+    """Return the lines about the reasons why the capture of an answer is not proved; none if it is proved."""
+    proof = answer.get("proof")
+    if not isinstance(proof, dict) or proof["proved"]:
+        return []
+    said = [proof["said"]] if proof["said"] else [_difference_line(one) for one in proof["differences"]]
+    return [cleaned(f"not proved: {line}") for line in said or [proof["code"]]]
+
+
+def _difference_line(one: "Mapping[str, object]") -> str:
+    where = f"process {one['pid']}" if one["fd"] is None else f"process {one['pid']}, descriptor {one['fd']}"
+    return f"{where}: captured {one['captured']}, restored {one['restored']}"
 
 
 def undone_lines(undone: "Mapping[str, object]") -> list[str]:

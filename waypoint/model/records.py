@@ -315,16 +315,35 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         return None if found is None else msgspec.convert(found, kind)
 
 
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of a restore of a capture's processes that was made only to compare them with the capture.
+
+    `at`: seconds since the epoch. `ms`: how long it took. `code`: "" if everything was as captured, `differs` if not,
+    or the code of the error that prevented the restore; `said`: the error's words. `differences`: as (pid, descriptor
+    or -1, captured, restored), at most MOST_DIFFERENCES.
+    """
+
+    at: float
+    ms: float
+    code: str = ""
+    said: str = ""
+    differences: tuple[tuple[int, int, str, str], ...] = ()
+
+
+MOST_DIFFERENCES = 50
+
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a capture that change after its record was written; the record itself never changes.
 
     `image`: its id in the store; None until it is there. `durable`: whether it survives a power loss. `removed`:
-    whether its content was removed; the record stays as long as a kept capture descends from it.
+    whether its content was removed; the record stays as long as a kept capture descends from it. `proof`: the latest.
     """
 
     image: str | None = None
     durable: bool = False
     removed: bool = False
+    proof: Proof | None = None
 
 
 class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from waypoint.model.errors import cleaned, one_line
 from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts, StopFacts
-from waypoint.model.outcomes import SHORT, text
+from waypoint.model.outcomes import SHORT, proof_lines, text
 
 _COLOURS = {
     "ok": "green",
@@ -169,9 +169,13 @@ def log_line(capture: CaptureFacts, *, coloured: bool = False) -> str:
     """Return the line of `log` about a capture."""
     names = ", ".join(styled(name, coloured=coloured, fg="green", bold=True) for name in capture.names)
     words = one_line(capture.message) or capture.reason
-    kept = "removed" if capture.removed else capture.tier
+    kept = "removed" if capture.removed else f"{capture.tier}{_proof_word(capture)}"
     ident = styled(short(capture.capture), coloured=coloured, fg="yellow")
     return f"{ident}{f' ({names})' if names else ''} {kept} {age(capture.created)} ago  {words}"
+
+
+def _proof_word(capture: CaptureFacts) -> str:
+    return "" if capture.proof is None else ", proved" if capture.proof["proved"] else ", not proved"
 
 
 def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
@@ -198,7 +202,15 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
         ("layers", " "),
         *layers,
         *(("degraded", one_line(item["text"])) for item in capture.degraded),
+        *(("proof", one_line(line)) for line in _proof(capture)),
     ]
+
+
+def _proof(capture: CaptureFacts) -> list[str]:
+    if capture.proof is None:
+        return []
+    word = "proved" if capture.proof["proved"] else "not proved"
+    return [f"{word} at {capture.proof['at']}", *proof_lines({"proof": capture.proof})]
 
 
 def layer(found: Mapping[str, object]) -> str:

@@ -76,7 +76,8 @@ class StopRequest(Request, frozen=True):
 
 class CheckpointRequest(Request, frozen=True):
     """`tier`: `auto` is `live` if the processes can be dumped, else `respawn`; with `park` it is `live`. `attach`:
-    absolute paths on the host, of files or folders that are attached to the capture, by kind.
+    absolute paths on the host, of files or folders that are attached to the capture, by kind. `prove`: prove the
+    capture afterwards (ProveRequest).
     """
 
     name: str
@@ -85,6 +86,13 @@ class CheckpointRequest(Request, frozen=True):
     force: bool = False
     park: bool = False
     attach: dict[LayerKind, str] = {}
+    prove: bool = False
+
+
+class ProveRequest(Request, frozen=True):
+    """Restore the processes of these captures without running them, and compare them with the captures."""
+
+    names: Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
 class RestoreRequest(Request, frozen=True):

@@ -80,8 +80,9 @@ class Change(Reader):
         capture.
         """
         self.capture(capture_id)
-        row = (capture_id, standing.image, standing.durable, standing.removed)
-        self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)", row)
+        proof = msgspec.json.encode(standing.proof) if standing.proof is not None else None
+        row = (capture_id, standing.image, standing.durable, standing.removed, proof)
+        self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?, ?)", row)
 
     def forget_captures(self, capture_ids: Iterable[str]) -> None:
         """Remove the records of captures. They must not be parents of captures whose records are kept."""

@@ -90,7 +90,12 @@ def _to_6(db: sqlite3.Connection) -> None:
         db.execute("UPDATE captures SET record = ? WHERE id = ?", (msgspec.json.encode(entry), capture))
 
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
+def _to_7(db: sqlite3.Connection) -> None:
+    """From format 6 to 7. New column: `standings.proof`, the result of the last `waypoint prove` of a capture."""
+    db.execute("ALTER TABLE standings ADD COLUMN proof BLOB")
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7}
 """The migrations, by the format that each one starts from. A migration does not use the program's record types, since
 these change with later formats.
 """

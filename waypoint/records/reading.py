@@ -10,7 +10,7 @@ import msgspec
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.ids import is_id, is_id_prefix
 from waypoint.model.names import in_order
-from waypoint.model.records import Capture, Intent, LiveRow, Operation, Ref, Standing, StoreIdentity
+from waypoint.model.records import Capture, Intent, LiveRow, Operation, Proof, Ref, Standing, StoreIdentity
 from waypoint.records.failures import damaged_record
 
 PIECE = 64
@@ -122,10 +122,15 @@ class Reader:
 
     def standings(self, captures: Sequence[str]) -> dict[str, Standing]:
         """The standings of these captures, by id."""
-        query = "SELECT capture, image, durable, removed FROM standings WHERE capture IN ({})"
+        query = "SELECT capture, image, durable, removed, proof FROM standings WHERE capture IN ({})"
         found = {
-            capture: Standing(image=image, durable=bool(durable), removed=bool(removed))
-            for capture, image, durable, removed in self._rows_of(query, captures)
+            capture: Standing(
+                image=image,
+                durable=bool(durable),
+                removed=bool(removed),
+                proof=self._decoded(proof, Proof, f"the proof of capture {capture}") if proof is not None else None,
+            )
+            for capture, image, durable, removed, proof in self._rows_of(query, captures)
         }
         return {capture: found.get(capture, _AS_TAKEN) for capture in captures}
 

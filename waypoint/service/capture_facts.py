@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from waypoint.capture.layers.table import NAMED, layer_of
 from waypoint.model.conditions import facts_of
-from waypoint.model.facts import CaptureFacts, LayerFacts
-from waypoint.model.records import Capture, ProcessesLayer, Standing
+from waypoint.model.errors import as_text
+from waypoint.model.facts import CaptureFacts, DifferenceFacts, LayerFacts, ProofFacts
+from waypoint.model.records import Capture, ProcessesLayer, Proof, Standing
 from waypoint.model.times import iso_time
 from waypoint.records.reading import Reader
 from waypoint.session.birth.rights import MaySee
@@ -31,7 +32,8 @@ def of(
     if sees(capture.setting.user):
         return facts
     layers = {kind: _without_programs(layer) if layer else None for kind, layer in facts.layers.items()}
-    return dataclasses.replace(facts, cwd="", environment=[], degraded=[], layers=layers)
+    proof = facts.proof and ProofFacts({**facts.proof, "said": "", "differences": []})
+    return dataclasses.replace(facts, cwd="", environment=[], degraded=[], layers=layers, proof=proof)
 
 
 def _without_programs(layer: LayerFacts) -> LayerFacts:
@@ -66,6 +68,21 @@ def _of(capture: Capture, names: list[str], standing: Standing, sizes: Mapping[s
         layers=_layers(capture, sizes),
         removed=standing.removed,
         limits=of_limits(capture.setting.limits),
+        proof=of_proof(standing.proof) if standing.proof is not None else None,
+    )
+
+
+def of_proof(proof: Proof) -> ProofFacts:
+    return ProofFacts(
+        proved=not proof.code,
+        at=iso_time(proof.at),
+        ms=proof.ms,
+        code=proof.code,
+        said=proof.said,
+        differences=[
+            DifferenceFacts(pid=pid, fd=fd if fd >= 0 else None, captured=as_text(captured), restored=as_text(restored))
+            for pid, fd, captured, restored in proof.differences
+        ],
     )
 
 

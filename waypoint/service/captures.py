@@ -7,11 +7,19 @@ import time
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import UnknownName, UsageProblem
-from waypoint.model.facts import CheckpointFacts, CriuLogFacts, ExchangedFacts, ForkFacts, ReplacedFacts, SessionFacts
-from waypoint.model.records import Tier
-from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
+from waypoint.model.facts import (
+    CheckpointFacts,
+    CriuLogFacts,
+    ExchangedFacts,
+    ForkFacts,
+    ProvedFacts,
+    ReplacedFacts,
+    SessionFacts,
+)
+from waypoint.model.records import Capture, Tier
+from waypoint.model.requests import CheckpointRequest, ForkRequest, ProveRequest, RestoreRequest
 from waypoint.model.verbs import MAX_FORKS
-from waypoint.service import layers
+from waypoint.service import capture_facts, layers
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture, run_hooks
 from waypoint.session import checkpoint as checkpointing
@@ -19,6 +27,7 @@ from waypoint.session import fork as forking
 from waypoint.session import restore as restoring
 from waypoint.session import session_facts
 from waypoint.session.birth import rights
+from waypoint.session.birth.proof import prove as prove_capture
 from waypoint.session.checkpoint import LossConsent
 from waypoint.session.losses import copy_losses
 
@@ -59,6 +68,7 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     kept = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
     live = None if request.park else home.sessions.find(branch)
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []
+    proof = capture_facts.of_proof(await prove_capture(home.sessions.resources, kept)) if request.prove else None
     standing = home.names.standing(kept.id)
     return CheckpointFacts(
         name=request.name,
@@ -69,7 +79,22 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
         total_ms=round(1000 * (time.monotonic() - begin), 3),
         durable=standing.durable,
         degraded=facts_of([*kept.degraded, *failed]),
+        proof=proof,
     )
+
+
+async def prove(home: Home, request: ProveRequest) -> list[ProvedFacts]:
+    """Prove the captures with these names, one after the other. A capture that cannot be proved is not an error."""
+    resources, found = home.sessions.resources, dict[str, Capture]()
+    for name in request.names:
+        rights.check_name(resources, name, "prove")
+        found[name] = await asyncio.to_thread(home.names.resolve, name)
+        rights.check_origin(resources, found[name].setting.user, "prove", name)
+    proofs = {name: await prove_capture(resources, origin) for name, origin in found.items()}
+    return [
+        ProvedFacts(name=name, capture=found[name].id, proof=capture_facts.of_proof(proof))
+        for name, proof in proofs.items()
+    ]
 
 
 async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFacts:

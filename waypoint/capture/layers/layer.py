@@ -103,8 +103,9 @@ class Taking:
 class RestoreTarget:
     """The target of a restore. `folder`: the new session's runtime folder.
     `cgroup`: its group, in which CRIU runs. `aside`: a group that does not exist yet. `root`, `externals`, `criu_path`,
-    `spawn`, `on_notice`: for CRIU (processes/criu/options.py). Set by the restore: `pid`, the host's
-    pid of the restored pid 1; `lost`, descriptions of what was not restored.
+    `spawn`, `on_notice`: for CRIU (processes/criu/options.py). `stays_frozen`: the restored tasks never run, and do not
+    take their file locks again. Set by the restore: `pid`, the host's pid of the restored pid 1; `lost`, descriptions
+    of what was not restored.
     """
 
     folder: Path = Path()
@@ -115,6 +116,7 @@ class RestoreTarget:
     on_notice: OnNotice | None = None
     cgroup: str = ""
     aside: str = ""
+    stays_frozen: bool = False
     pid: int = 0
     lost: list[Degradation] = field(default_factory=list)
 

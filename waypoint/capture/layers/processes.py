@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import socket
+import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, IdMap, Machine, ProcessesLayer
 from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair, terminal_queues
-from waypoint.processes.criu import linked_files
+from waypoint.processes.criu import comparison, linked_files
 from waypoint.processes.criu.causes import CriuFailed
+from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.image_files import NAMES, add_names
 from waypoint.processes.criu.linked_files import Place
 from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions, name_externals
@@ -285,6 +287,19 @@ class Processes(Layer):
         with open_folder(area.hot.images(origin.id)) as images_fd, open_folder(area.pool.path(tree)) as tree_fd:
             linked_files.make_names(images_fd, tree_fd)
 
+    def differences(self, area: Area, origin: Capture, pids: Collection[int]) -> list[Difference]:
+        """Compare the restored processes `pids`, which are frozen, with the capture. Raises StoreDamaged."""
+        with _reading(area, origin) as images_fd:
+            return comparison.differences(images_fd, pids)
+
+    def changed_outside(self, area: Area, origin: Capture) -> list[str]:
+        """The paths in the session, on files of the host, that a restore of the processes creates, removes or writes
+        to. Raises StoreDamaged.
+        """
+        folders = [bind.target for bind in origin.setting.binds if not bind.readonly]
+        with _reading(area, origin) as images_fd:
+            return comparison.changed_outside(images_fd, folders) if folders else []
+
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         found = msgspec.convert(record, ProcessesLayer)
         return {
@@ -298,8 +313,8 @@ class Processes(Layer):
         }
 
     def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
-        """Have CRIU restore the tasks. On return they run. After a failure, incomplete tasks may be left in CRIU's
-        cgroup.
+        """Have CRIU restore the tasks. On return they run, unless `target.stays_frozen`. After a failure, incomplete
+        tasks may be left in CRIU's cgroup.
         """
         assert target.spawn is not None
         work = target.folder / "criu"
@@ -308,7 +323,7 @@ class Processes(Layer):
         with (
             open_for_root_of(ids, area.hot.images(origin.id)) as images_fd,
             open_folder(work) as work_fd,
-            _held_until_complete(target, locks.to_take(images_fd)) as on_notice,
+            _held_until_complete(target, [] if target.stays_frozen else locks.to_take(images_fd)) as on_notice,
         ):
             options = RestoreOptions(
                 images_fd=images_fd,
@@ -334,7 +349,7 @@ def _held_until_complete(target: RestoreTarget, locks_of: list[locks.Lock]) -> I
     again. Yields CRIU's listener.
     """
     has_unread = terminal_queues.are_taken(target.folder)
-    if not locks_of and not has_unread:
+    if not (locks_of or has_unread or target.stays_frozen):
         yield target.on_notice
         return
 
@@ -350,9 +365,11 @@ def _held_until_complete(target: RestoreTarget, locks_of: list[locks.Lock]) -> I
 
     try:
         yield hear
-        if has_unread:
+        if has_unread or target.stays_frozen:
             cgroups.freeze(target.cgroup)
             terminal_queues.put_back(cgroups.members(target.cgroup), target.folder)
+        if target.stays_frozen:
+            return
         if locks_of:
             target.lost += [degradation("lock-lost", one) for one in locks.take_again(locks_of, target.cgroup)]
         cgroups.thaw(target.cgroup)
@@ -370,6 +387,17 @@ def open_for_root_of(ids: IdMap, folder: Path) -> Iterator[int]:
     userns = idmapped.namespace(ids.lines()) if ids.is_shifted else None
     with idmapped.opened(folder, userns) as fd:
         yield fd
+
+
+@contextlib.contextmanager
+def _reading(area: Area, origin: Capture) -> Iterator[int]:
+    """A descriptor of the images. What the `with` block raises because an image is malformed becomes StoreDamaged."""
+    images = area.hot.images(origin.id)
+    try:
+        with open_folder(images) as images_fd:
+            yield images_fd
+    except (ValueError, KeyError, struct.error, FileNotFoundError) as error:
+        raise damaged(origin, f"an image in {images} is missing or malformed: {error}") from error
 
 
 def image_bytes(images: Path) -> int:

@@ -7,7 +7,7 @@ from waypoint.client.link import ask, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
-from waypoint.model.outcomes import HEADINGS, SHORT, replaced_lines
+from waypoint.model.outcomes import HEADINGS, SHORT, is_proved, proof_lines, replaced_lines, status_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,15 +26,19 @@ def checkpoint(given: "Given") -> int:
     }
     if given.texts("attach"):
         body["attach"] = _kinds(given.texts("attach"), "attach", absolute)
+    if given.flag("prove"):
+        body["prove"] = True
     target = f"/v1/sessions/{quote_branch(branch_of(given))}/checkpoint"
     made = checkpoint_of(ask(home_of(given), "POST", target, body, may_repeat=False))
     if given.flag("json"):
         print_json(made)
-        return 0
+        return status_of(made)
     capture, paused_ms = str(made["capture"])[:SHORT], made["paused_ms"]
-    print_lines([f"{made['name']}  {capture}  {made['tier']}  paused {paused_ms:.0f} ms"])
+    proved = "  proved" if is_proved(made) else ""
+    print_lines([f"{made['name']}  {capture}  {made['tier']}  paused {paused_ms:.0f} ms{proved}"])
     warn_degraded(made)
-    return 0
+    warn_lines(proof_lines(made))
+    return status_of(made)
 
 
 def _asked(given: "Given") -> "dict[str, object]":

@@ -62,6 +62,13 @@ ROUTES: Routes = (
     Route(
         "GET", "/v1/captures", history.log, "The capture of a name and its ancestors, or all captures", wrap="captures"
     ),
+    Route(
+        "POST",
+        "/v1/proofs",
+        captures.prove,
+        "Restore the processes of captures without running them, and compare them with the captures",
+        wrap="proofs",
+    ),
     Route("GET", "/v1/captures/{name}", history.show, "One capture", wrap="capture"),
     Route("POST", "/v1/captures/{name}/layer", layers.get_layer, "Copy an attached layer to a path on the host"),
     Route("GET", "/v1/branches", history.branches, "Branches, live or not", wrap="branches"),

@@ -158,6 +158,12 @@ TIER = Option(
     choices=("auto", "live", "respawn", "files"),
 )
 
+PROVE = Option(
+    ("--prove",),
+    "flag",
+    "Then restore the processes as a test ('waypoint prove'). Exit status 5 if they are not as captured.",
+)
+
 CHECKPOINT = Verb(
     "checkpoint",
     (
@@ -171,6 +177,7 @@ CHECKPOINT = Verb(
             "choice, such as model, cache or trace. 'waypoint layer get' copies it back. May be repeated.",
             "KIND=PATH",
         ),
+        PROVE,
         Option(("--park",), "flag", "Then end the session; 'waypoint shell BRANCH' continues it. Requires tier live."),
         Option(("--force",), "flag", "If a checkpoint NAME exists, replace it."),
         JSON,

@@ -274,6 +274,20 @@ _LAYER = Group(
     (_LAYER_GET, _LAYER_LIST),
 )
 
+_PROVE = Verb(
+    "prove",
+    (JSON, HOME),
+    """Test whether the processes of checkpoints can be restored.
+
+    Restores the processes of each NAME beside the running sessions, compares them and their open files with the
+    checkpoint, and removes them. The restored processes never run, reach no network and write no file. The result is
+    kept: 'waypoint show' and 'waypoint log' print it.
+
+    Exit status 5 if the processes of a NAME cannot be restored, or differ; the reasons are printed on stderr.""",
+    "Example: waypoint prove before-upgrade",
+    arguments=(Argument("names", "NAME", many=True),),
+)
+
 _RM = Verb(
     "rm",
     (JSON, HOME),
@@ -451,6 +465,7 @@ WAYPOINT = Group(
             _LOG,
             _SHOW,
             _LAYER,
+            _PROVE,
             _RM,
             _UNDO,
             _OP,

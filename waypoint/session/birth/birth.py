@@ -6,9 +6,9 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from waypoint.capture.steps import Step, reach, reach_in_loop
 from waypoint.launch import externals
@@ -31,6 +31,8 @@ from waypoint.upper.contract import NEXT_STEPS
 from waypoint.upper.placing import Where
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _MIB = 1 << 20
 
@@ -156,34 +158,34 @@ async def make_session(resources: Resources, birth: Birth) -> LiveSession:
     programs again instead, unless the birth needs the processes. After a failure the caller calls `undo`.
     """
     try:
-        return await _make_in_two_tries(resources, birth)
+        return await in_two_tries(resources, birth, _make_once)
     except CriuFailed as error:
         if not birth.chosen.starts_again:
             raise CannotCapture(error.tried, error.on, error.said, error.next_step, code=error.code) from error
         log.warning("start of a session on %s, second try: %s", birth.row.branch, error)
         lower = birth._replace(chosen=started_again(error, error.diagnosis.next_step))
     await asyncio.to_thread(_clear, resources, birth.row)
-    return await _make_in_two_tries(resources, lower)
+    return await in_two_tries(resources, lower, _make_once)
 
 
-async def _make_in_two_tries(resources: Resources, birth: Birth) -> LiveSession:
-    """Make the session. If CRIU failed, the launcher was killed, or the host's mounts have changed meanwhile, make it
+async def in_two_tries(resources: Resources, birth: Birth, make: Callable[[Resources, Birth], Awaitable[T]]) -> T:
+    """Await `make`. If CRIU failed, the launcher was killed, or the host's mounts have changed meanwhile, await it
     again from the beginning, once.
     """
     follow = resources.places.follow_host
     mounts = await asyncio.to_thread(follow)
     try:
-        return await _make_once(resources, birth)
+        return await make(resources, birth)
     except (WaypointError, OSError) as error:
         if not isinstance(error, CriuFailed | LauncherDied) and await asyncio.to_thread(follow) == mounts:
             raise
         log.warning("start of a session on %s, first try: %s", birth.row.branch, error)
         await asyncio.to_thread(_clear, resources, birth.row)
-        return await _make_once(resources, birth)
+        return await make(resources, birth)
 
 
 async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
-    limits = await asyncio.to_thread(_make_tree_and_group, resources, birth)
+    limits = await asyncio.to_thread(make_tree_and_group, resources, birth)
     place = functools.partial(_place_attached, resources, birth)
     with _offering_another_session(birth):
         if birth.processes and birth.origin is not None:
@@ -229,7 +231,7 @@ def _place_attached(resources: Resources, birth: Birth, overlays: Sequence[str])
             held.place(kind, path, where, setting.user)
 
 
-def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
+def make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
     """Make the session's upper tree and cgroup. Returns their limits."""
     reach(Step.RESERVED)
     if birth.origin is not None:

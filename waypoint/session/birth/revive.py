@@ -25,7 +25,7 @@ from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
-from waypoint.model.records import Capture, LiveRow, Setting
+from waypoint.model.records import Capture, LiveRow, ProcessesLayer, Setting
 from waypoint.processes.criu.options import name_externals
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
@@ -52,16 +52,7 @@ async def revive(
         layer = held.processes
         spec = _plan_spec(resources, row, held, size)
         await asyncio.to_thread(place, layer.overlays)
-        externals = name_externals(spec.outside, APART_SEEN)
-        target = RestoreTarget(
-            folder=folder,
-            root=externals.root,
-            externals=externals.restore,
-            spawn=resources.criu.into(spec, layer.hard_limits),
-            on_notice=furnish(spec),
-            cgroup=spec.cgroup,
-            aside=f"{resources.places.dumps}/{row.session}",
-        )
+        target = _target(resources, row, layer, spec, folder)
         pid = await asyncio.to_thread(held.restore, target)
     await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
     entry = RuntimeRecord(
@@ -86,6 +77,31 @@ async def revive(
     with contextlib.suppress(OSError):  # then the shell shows the old name of its branch
         live.shell.desk.folder.write(start_plan.BRANCH_FILE, f"{row.branch}\n".encode())
     return live
+
+
+def restore_frozen(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> list[int]:
+    """Restore the processes of `held` on the tree of `row`, so that they never run. Return their pids on the host.
+    Blocks. The caller calls `birth.undo` in any case.
+    """
+    folder = record.make_folder(resources.places.sessions, row.session)
+    spec = _plan_spec(resources, row, held, size)
+    target = _target(resources, row, held.processes, spec, folder)
+    target.stays_frozen = True
+    held.restore(target)
+    return cgroups.members(spec.cgroup)
+
+
+def _target(resources: Resources, row: LiveRow, layer: ProcessesLayer, spec: StartSpec, folder: Path) -> RestoreTarget:
+    externals = name_externals(spec.outside, APART_SEEN)
+    return RestoreTarget(
+        folder=folder,
+        root=externals.root,
+        externals=externals.restore,
+        spawn=resources.criu.into(spec, layer.hard_limits),
+        on_notice=furnish(spec),
+        cgroup=spec.cgroup,
+        aside=f"{resources.places.dumps}/{row.session}",
+    )
 
 
 def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> None:

@@ -1,0 +1,104 @@
+"""Proofs of captures: a restore that runs nothing shows whether the processes come back as they were captured."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.sessions import facts, inside, session
+from tests.homes import Home
+from tests.waiting import wait_until
+from waypoint.linux.tasks import cgroups
+from waypoint.processes.criu import comparison
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+HELD = r"""
+import os, select, signal, socket
+listener = socket.create_server(("127.0.0.1", 8000))
+caller = socket.create_connection(("127.0.0.1", 8000))
+held = [socket.socketpair(), os.pipe(), select.epoll(), os.eventfd(0), os.memfd_create("m"), os.openpty()]
+removed = open("/tmp/removed", "w")
+os.unlink("/tmp/removed")
+print("ready", flush=True)
+signal.pause()
+"""
+WRITES = "while :; do echo x >>/shared/log; done"
+BINDS = "import signal, socket; s = socket.socket(socket.AF_UNIX); s.bind('/shared/sock'); signal.pause()"
+
+
+@pytest.fixture
+def branch(home: Home) -> Iterator[str]:
+    with session(home, "root") as name:
+        yield name
+
+
+@pytest.fixture
+def shared(home: Home, tmp_path: Path) -> Iterator[str]:
+    with session(home, "root", "--bind", f"{tmp_path}:/shared") as name:
+        yield name
+
+
+def test_a_proved_capture_says_so_everywhere(home: Home, branch: str) -> None:
+    inside(home, branch, f"cat >/tmp/held.py <<'END'\n{HELD}END\npython3 /tmp/held.py >/tmp/out & sleep 1000 | cat &")
+    wait_until(lambda: inside(home, branch, "cat /tmp/out") == "ready\n", "the program holds its files")
+    before = facts(home, branch)["pid"]
+    made = home.must("checkpoint", f"{branch}-cp", "-b", branch, "--prove", "--json").json()
+    assert (made["tier"], made["proof"]["proved"], made["proof"]["differences"]) == ("live", True, [])
+    assert home.must("checkpoint", f"{branch}-cp2", "-b", branch, "--prove").stdout.endswith("ms  proved\n")
+    assert "proof" not in home.must("show", made["capture"]).stdout.replace("proof        proved at", "")
+    assert f"({branch}-cp) live, proved" in home.must("log", branch).stdout
+    assert facts(home, branch)["pid"] == before
+    (proved,) = home.must("prove", f"{branch}-cp", "--json").json()
+    assert (proved["name"], proved["capture"], proved["proof"]["code"]) == (f"{branch}-cp", made["capture"], "")
+
+
+def test_a_capture_without_processes_is_not_proved(home: Home, branch: str) -> None:
+    done = home.cli("checkpoint", f"{branch}-files", "-b", branch, "--tier", "files", "--prove")
+    assert (done.code, "not proved: the capture has no processes" in done.stderr) == (5, True), done
+    assert f"{branch}-files" in done.stdout
+    assert f"({branch}, {branch}-files) files, not proved" in home.must("log", branch).stdout
+
+
+def test_a_proof_runs_nothing_and_changes_no_file_of_the_machine(home: Home, shared: str, tmp_path: Path) -> None:
+    inside(home, shared, f"{{ {WRITES}; }} & disown; sleep 0.1")
+    home.must("checkpoint", f"{shared}-cp", "-b", shared, "--park")
+    size = (tmp_path / "log").stat().st_size
+    assert home.must("prove", f"{shared}-cp").stdout.split()[2] == "proved"
+    assert (tmp_path / "log").stat().st_size == size > 0
+
+
+def test_a_socket_on_a_file_of_the_machine_is_not_taken_from_its_session(
+    home: Home, shared: str, tmp_path: Path
+) -> None:
+    inside(home, shared, f'python3 -c "{BINDS}" & disown')
+    wait_until((tmp_path / "sock").exists, "the socket exists")
+    inode = (tmp_path / "sock").stat().st_ino
+    done = home.cli("checkpoint", f"{shared}-cp", "-b", shared, "--prove", "--json")
+    assert (done.code, done.json()["proof"]["code"]) == (5, "changes-host"), done
+    assert (tmp_path / "sock").stat().st_ino == inode
+
+
+def test_every_difference_from_the_capture_is_found(home: Home, branch: str) -> None:
+    inside(home, branch, "sleep 1000 & sleep 1001 & exec 7</etc/passwd 8</etc/group 9</etc/hosts")
+    made = home.must("checkpoint", f"{branch}-cp", "-b", branch, "--json").json()
+    images = os.open(f"{home.path}/hot/{made['capture']}/images", os.O_RDONLY)
+    try:
+
+        def found() -> list[comparison.Difference]:
+            group = Path(f"/proc/{facts(home, branch)['pid']}/cgroup").read_text().rpartition("::")[2].strip()
+            pids = cgroups.members(f"{cgroups.find_hierarchies().unified}{group}")
+            return comparison.differences(images, pids)
+
+        assert found() == []
+        inside(home, branch, "exec 7<&- 8</etc/shells; read -r line <&9; kill %1; wait %1; sleep 1002 &")
+        shell = int(inside(home, branch, "echo $$"))
+        [closed, replaced, moved] = [one for one in found() if one.pid == shell]
+        assert (closed.fd, closed.restored) == (7, "closed")
+        assert (replaced.captured, replaced.restored) == ("file /etc/group", "/etc/shells")
+        assert (moved.fd, moved.captured) == (9, "/etc/hosts at byte 0")
+        rest = [(one.captured, one.restored) for one in found() if one.pid != shell]
+        assert rest == [("process sleep", "missing"), ("no process", "sleep")]
+    finally:
+        os.close(images)
