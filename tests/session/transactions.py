@@ -243,6 +243,14 @@ TRANSACTIONS = {
         ends=True,
         dumps=False,
     ),
+    "prove": Transaction(
+        ("prove", "passing"),
+        steps=(Step.RESERVED, Step.GROUNDED, Step.RESTORED),
+        sure=(),
+        is_done=lambda client: client.history.show("passing").proof is not None,
+        dumps=False,
+        first=(("checkpoint", "passing", "-b", "w"),),
+    ),
     "gc": Transaction(
         ("gc", "--keep-operations", "0"),
         steps=(Step.REMOVING,),
@@ -334,7 +342,8 @@ def check_after(w: PausableHome, transaction: Transaction, before: int, *, is_do
         ledger.check(w.home)
         return
     done = {"checkpoint", "park", "fork", "restore", "end", "discard", "start", "gc"}
-    assert {one.verb for one in client.history.operations(len(client.history.operations()) - before)} <= done
+    operations = client.history.operations()
+    assert {one.verb for one in operations[: len(operations) - before]} <= done
     if transaction.undone:
         undone = w.home.must("undo", "-b", "w")
         assert re.fullmatch(transaction.told, undone.stderr), undone

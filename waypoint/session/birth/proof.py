@@ -10,6 +10,7 @@ import time
 import msgspec
 
 from waypoint.capture.captures import HeldCapture
+from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.model.errors import CannotCapture, WaypointError
 from waypoint.model.records import MOST_DIFFERENCES, Capture, Proof
 from waypoint.processes.criu.comparison import Difference
@@ -57,6 +58,7 @@ async def _differences(resources: Resources, held: HeldCapture) -> list[Differen
     async def restore_and_compare(resources: Resources, birth: Birth) -> list[Difference]:
         await asyncio.to_thread(births.make_tree_and_group, resources, birth)
         pids = await asyncio.to_thread(revive.restore_frozen, resources, birth.row, held, birth.size)
+        await reach_in_loop(Step.RESTORED)
         return await asyncio.to_thread(held.differences, pids)
 
     await births.reserve(resources, [birth])
