@@ -73,6 +73,7 @@ def test_programs_that_end_when_criu_is_killed_are_reported(pauses: Pauses) -> N
 @pytest.mark.parametrize("name", [name for name, transaction in TRANSACTIONS.items() if transaction.dumps])
 def test_a_criu_killed_in_both_tries_is_an_error_and_harms_nothing(w: PausableHome, name: str, step: Step) -> None:
     transaction, client = TRANSACTIONS[name], w.client
+    transaction.prepare(w.home)
     before = len(client.history.operations())
     argv = tuple(word for word in transaction.argv if word not in ("--tier", "live"))
     with w.pauses.armed(step) as armed, w.home.background(*argv) as command:
