@@ -36,6 +36,7 @@ MAY_FOLLOW = {
         "waypoint/linux/tasks/removed.py",
         "/fd/",
     ): "the folder that the process has open, O_PATH: no path is followed",
+    ("waypoint/linux/tasks/procfs.py", "/fd/"): "only looked at; no path is followed",
     ("waypoint/linux/tasks/lock_holder.py", "/fd/"): "of a process like the daemon; only looked at",
     ("waypoint/linux/calls/sealed.py", "/fd/"): "this process's own",
 }

@@ -21,6 +21,7 @@ SLEEPS: dict[str, str] = {
     "waypoint/linux/storage/btrfs.py": "before Linux 6.13 no event for the freed space of a deleted subvolume",
     "waypoint/linux/tasks/lock_holder.py": "no event for a lock's holder writing its pid",
     "waypoint/processes/freeze.py": "no event for the end of another process's vfork",
+    "waypoint/processes/refusals.py": "no event for the end of another process's state",
     "waypoint/session/birth/start_again.py": "no event for a program of others that runs or listens",
     "waypoint/terminal/exec/ending.py": "a timeout",
     "waypoint/terminal/exec/signals.py": "no event for a process of others that comes to rest",

@@ -19,12 +19,13 @@ def check(area: Area, subject: Subject, tier: Tier | None) -> None:
     """Raise CannotCapture for more than MAX_OPEN_FILES open files, Failed if too little disk space would be left."""
     processes = subject.processes() if tier != "files" else []
     if tier != "files":
-        _check_open_files(processes)
+        check_open_files(processes)
     if not callers.is_root(callers.current()):
         _check_room(area, subject, processes if tier != "respawn" else [])
 
 
-def _check_open_files(processes: list[int]) -> None:
+def check_open_files(processes: list[int]) -> None:
+    """Raise CannotCapture for more than MAX_OPEN_FILES open files."""
     count = 0
     for pid in processes:
         count += procfs.count_open_files(pid)

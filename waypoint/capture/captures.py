@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from waypoint.capture import bounds, sealing
+from waypoint.capture import bounds, sealing, survey
 from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
@@ -110,6 +110,14 @@ class Captures:
             taking.why_no_criu = error.said
         else:
             taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid))
+
+    def survey(self, subject: Subject) -> list[survey.Surveyed]:
+        """The processes of a live session, each with the tier that a capture would reach."""
+        try:
+            self._find_criu()
+        except HostLacks as error:
+            return survey.survey(self._area, subject, error.said)
+        return survey.survey(self._area, subject, "")
 
     def ask_shell(self, subject: Subject) -> ShellLayer | None:
         """Return the state of the shell of a session that is about to end, to be given to `seal`. Blocks."""

@@ -15,6 +15,7 @@ from waypoint.capture.layers.layer import Area, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.pause import Pause
+from waypoint.capture.survey import check_refused
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import degradation, text_of
@@ -55,12 +56,14 @@ def take(taking: Taking) -> Capture:
 def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     """Take the capture with its processes, in one or two tries.
 
-    Raises CannotCapture only if both tries refused the processes. A refusal after a killed CRIU does not count, because
-    that CRIU may leave traces in the session for a moment, which the next CRIU refuses.
+    Raises CannotCapture only if the checks of `check_refused` or both tries refused the processes. A refusal after a
+    killed CRIU does not count, because that CRIU may leave traces in the session for a moment, which the next CRIU
+    refuses.
     """
     if taking.criu is None:
         raise CannotCapture("dump", "the processes", taking.why_no_criu, "see 'waypoint doctor'", code="no-criu")
     subject = taking.subject
+    check_refused(subject)
     before = _programs(subject)
     try:
         return _attempt(taking, pause, "live")

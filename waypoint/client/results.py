@@ -106,12 +106,14 @@ class JobRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyedProcess:
     """A process of a live session, and the tier that a capture of it alone would reach. `pid`: as seen in the session.
-    `command`: without secrets. `why`, `remedy`: why the tier is not `live`, and what to do; otherwise "".
+    `command`: without secrets. `code`, `why`, `remedy`: of the error of a capture with
+    processes; "" if the tier is `live`.
     """
 
     pid: int
     command: str
     tier: Literal["live", "respawn", "files"]
+    code: str
     why: str
     remedy: str
 

@@ -18,13 +18,11 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from waypoint.linux.net import sockets
-from waypoint.linux.tasks import cgroups, procfs
+from waypoint.linux.tasks import cgroups
 from waypoint.linux.tasks.states import TaskState, task_state
-from waypoint.model.errors import CannotCapture, Failed
-from waypoint.processes import calls
+from waypoint.processes import calls, refusals
 
 WAIT_S = 1.0
 PAUSE_S = 0.001  # how long the group runs between two attempts
@@ -47,14 +45,14 @@ def freeze_for_dump(cgroup: str) -> float:
             began = time.monotonic()
             cgroups.freeze(cgroup)
             states = settled_states(cgroup)
-            reason = _why_not(states)
+            refusal = min(refusals.of_tasks(states), key=lambda one: one.is_brief, default=None)
             is_awaited = table is not None and began < accept_deadline and any(sockets.unread(table, ("tcp",)))
-            if reason is None and not is_awaited:
+            if refusal is None and not is_awaited:
                 return began
             calls.resume(cgroup)
             cgroups.thaw(cgroup)
-            if reason is not None and (not reason.is_brief or time.monotonic() > deadline):
-                raise reason.kind("capture", "the session's processes", reason.said, reason.next_step, code=reason.code)
+            if refusal is not None and (not refusal.is_brief or time.monotonic() > deadline):
+                raise refusal.error()
             time.sleep(PAUSE_S)
 
 
@@ -73,38 +71,6 @@ def settled_states(cgroup: str) -> dict[int, TaskState]:
         time.sleep(SETTLE_S)
 
 
-class _Reason(NamedTuple):
-    """Why CRIU cannot stop or restore the tasks. `code`: of the error. `is_brief`: the state may end in a moment; if it
-    does not, the capture fails with an error of class `kind`.
-    """
-
-    code: str
-    said: str
-    next_step: str
-    is_brief: bool
-    kind: type[CannotCapture | Failed] = CannotCapture
-
-
-def _why_not(states: dict[int, TaskState]) -> _Reason | None:
-    """None if CRIU can stop and restore the tasks."""
-    for tid, task in states.items():
-        if task.tracer:
-            said = f"{task.name} (pid {tid}) is traced by {_name_of(task.tracer)}, so CRIU cannot trace it"
-            return _Reason("criu-traced", said, "end the tracer (strace, gdb) and try again", is_brief=False)
-    for tid, task in states.items():
-        if task.state == "D":  # uninterruptible sleep: in a frozen group, only a parent in vfork
-            said = f"{task.name} (pid {tid}) waits for a child that has not executed its program yet (vfork)"
-            next_step = "try again later, end that process, or capture without memory: --tier respawn"
-            return _Reason("criu-vfork", said, next_step, is_brief=True, kind=Failed)
-    groups = {task.group for task in states.values()}
-    for tid, task in states.items():
-        if task.session == tid and _foreground_of(tid) not in groups:
-            said = f"the foreground process group of the terminal of {task.name} (pid {tid}) has no process"
-            next_step = "press Enter in that terminal, or close it, and try again"
-            return _Reason("no-foreground", said, next_step, is_brief=True)
-    return None
-
-
 @contextlib.contextmanager
 def _opened_table(cgroup: str) -> Iterator[socket.socket | None]:
     """The sockets of the group's network (`sockets.open_table`); None on the caller's network or without processes."""
@@ -114,18 +80,3 @@ def _opened_table(cgroup: str) -> Iterator[socket.socket | None]:
             pid = cgroups.members(cgroup)[0]
             table = None if sockets.shares_network(pid) else held.enter_context(sockets.open_table(pid))
         yield table
-
-
-def _foreground_of(leader: int) -> int:
-    """The foreground group of the terminal of session leader `leader`; without a terminal, the leader's own group."""
-    try:
-        stat = procfs.stat(leader)
-    except ProcessLookupError:  # killed meanwhile
-        return leader
-    return stat.foreground if stat.foreground > 0 else stat.group
-
-
-def _name_of(pid: int) -> str:
-    with contextlib.suppress(ProcessLookupError):
-        return f"{task_state(pid).name} (pid {pid})"
-    return f"pid {pid}"

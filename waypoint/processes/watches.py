@@ -21,6 +21,8 @@ from waypoint.linux.tasks import pidfd, procfs
 from waypoint.linux.tty.terminals import unread_bytes
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import CannotCapture
+from waypoint.processes.criu.causes import name_of
+from waypoint.processes.refusals import Refusal
 
 MOST_WATCHES = 20_000
 """The most watched files of a session. Each file takes CRIU microseconds while the session is frozen, and more if many
@@ -114,9 +116,14 @@ class Watches:
 
     def check(self) -> None:
         """Raise CannotCapture if no name was found for a watched file."""
+        for refusal in self.refusals():
+            raise refusal.error()
+
+    def refusals(self) -> Iterator[Refusal]:
+        """The processes that watch a file for which no name was found."""
         for watcher in self._nameless.values():
             said = f"{_who(watcher)} watches a file that was removed, is a symbolic link, or whose name is unknown"
-            raise CannotCapture("dump", "the processes", said, _NEXT_STEP, code="criu-inotify")
+            yield Refusal(watcher.pid, "criu-inotify", said, _NEXT_STEP)
 
     def unread(self) -> list[Degradation]:
         """Descriptions of the inotify instances with unread notices, which images lack; sorted."""
@@ -234,10 +241,7 @@ def _check_number(watcher: _Watcher, number: int) -> None:
 
 def _who(watcher: _Watcher) -> str:
     """A description of the process."""
-    with contextlib.suppress(ProcessLookupError):
-        name, inner = procfs.stat(watcher.pid).name, procfs.session_pid(watcher.pid)
-        return f"{name} (pid {inner}, fd {watcher.fd})"
-    return f"a process that has ended (fd {watcher.fd})"
+    return name_of(*watcher) or f"a process that has ended (fd {watcher.fd})"
 
 
 def _kernel_number(device: int) -> int:

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 
 from waypoint.capture.layers.layer import CaptureOptions
+from waypoint.capture.survey import Surveyed
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import SessionFacts, StopFacts
@@ -20,8 +21,6 @@ from waypoint.model.requests import (
     StartRequest,
     StopRequest,
 )
-from waypoint.processes import survey as processes_survey
-from waypoint.processes.survey import Surveyed
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Pages, Peer, Stream
@@ -31,6 +30,7 @@ from waypoint.session.birth import rights
 from waypoint.session.birth.users import Asker, check_owner
 from waypoint.session.checkpoint import checkpoint
 from waypoint.session.live.session import LiveSession
+from waypoint.session.live.subject import LiveSubject
 from waypoint.session.losses import copy_losses
 
 
@@ -115,7 +115,9 @@ async def logs(home: Home, branch: str, request: LogsRequest) -> Stream:
 async def survey(home: Home, branch: str) -> list[Surveyed]:
     """The processes of the live session on `branch`, each with the tier that it would reach."""
     live = _own(home, branch, "look at the processes of")
-    return await asyncio.to_thread(processes_survey.survey, live.record.init_pid, live.processes())
+    resources = home.sessions.resources
+    subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
+    return await asyncio.to_thread(resources.captures.survey, subject)
 
 
 def _own(home: Home, branch: str, tried: str) -> LiveSession:

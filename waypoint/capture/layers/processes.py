@@ -32,7 +32,6 @@ from waypoint.processes.criu.image_files import NAMES, add_names
 from waypoint.processes.criu.linked_files import Place
 from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions, name_externals
 from waypoint.processes.criu.rpc import Criu, Dump
-from waypoint.processes.survey import check_restorable
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout
 
@@ -68,11 +67,10 @@ class ProcessesPart(Part):
         assert taking.criu is not None
         images = taking.area.hot.images(taking.capture_id)
         facts = taking.subject.facts
-        check_restorable(taking.subject.processes())
         self._removed = _find_removed(taking.subject)
         with contextlib.suppress(ProcessLookupError):  # the session ended: CRIU reports it
             self._table = self._open.enter_context(sockets.open_table(facts.init_pid))
-        self._watches = self._open.enter_context(Watches(facts.init_pid, _overlays(taking)))
+        self._watches = self._open.enter_context(find_watches(taking.area, taking.subject))
         self._watches.look(taking.subject.processes())
         self._work_fd = self._open.enter_context(open_folder(images.parent))
         self._images_fd = self._open.enter_context(open_folder(images))
@@ -222,10 +220,13 @@ def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
     return ()
 
 
-def _overlays(taking: Taking) -> list[OverlayLayers]:
-    facts = taking.subject.facts
-    tree, base = taking.area.pool.path(facts.tree), facts.setting.base.rstrip("/")
-    return [OverlayLayers(target, layout.upper_of(tree, target), f"{base}{target}") for target in facts.fixed.overlays]
+def find_watches(area: Area, subject: Subject) -> Watches:
+    """The watched files of the session, for a `with` block."""
+    facts = subject.facts
+    tree, base = area.pool.path(facts.tree), facts.setting.base.rstrip("/")
+    overlays = facts.fixed.overlays
+    layers = (OverlayLayers(target, layout.upper_of(tree, target), f"{base}{target}") for target in overlays)
+    return Watches(facts.init_pid, layers)
 
 
 def _with_free_names(folders: tuple[RemovedFolder, ...], subject: Subject) -> tuple[RemovedFolder, ...]:

@@ -14,6 +14,9 @@ from waypoint.model.rendering import state, table
 from waypoint.model.verbs import Given
 
 EXIT_HOST_LACKS = 3
+_ONLY_CRIU = (
+    "A checkpoint makes the same checks. Only CRIU finds a few further reasons, such as unread messages in sockets."
+)
 
 
 def run(given: Given) -> int:
@@ -43,6 +46,7 @@ def _survey(client: Client, branch: str, *, as_json: bool) -> int:
         for one in found:
             if one.remedy:
                 print_lines([f"\npid {one.pid}: {advice(one.remedy)}"])
+        print_lines([f"\n{_ONLY_CRIU}"])
     return EXIT_HOST_LACKS if any(one.tier != "live" for one in found) else 0
 
 

@@ -4,18 +4,23 @@ The caller must be allowed to trace the process. Every function raises OSError i
 """
 
 import os
+import resource
 from typing import NamedTuple
+
+PAGE = resource.getpagesize()
 
 
 class Mapping(NamedTuple):
     """The memory from address `start` up to, but not including, `end`. `rights`: for example `r-xp`. `offset`: the
-    offset of `start` in the file. `path`: the file, a word in brackets such as `[heap]`, or empty.
+    offset of `start` in the file. `inode`: of the file; of System V shared memory, the segment's id. `path`: the file,
+    a word in brackets such as `[heap]`, or empty.
     """
 
     start: int
     end: int
     rights: str
     offset: int
+    inode: int
     path: str
 
 
@@ -24,9 +29,9 @@ def read_mappings(pid: int) -> list[Mapping]:
     found = []
     with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
         for line in file:
-            span, rights, offset, _device, _inode, *path = line.rstrip("\n").split(maxsplit=5)
+            span, rights, offset, _device, inode, *path = line.rstrip("\n").split(maxsplit=5)
             start, _, end = span.partition("-")
-            found.append(Mapping(int(start, 16), int(end, 16), rights, int(offset, 16), "".join(path)))
+            found.append(Mapping(int(start, 16), int(end, 16), rights, int(offset, 16), int(inode), "".join(path)))
     return found
 
 

@@ -84,9 +84,9 @@ def setns(fd: int, flags: int) -> None:
     libc.call("setns", fd, flags)
 
 
-def call_within(mounts_fd: int, work: Callable[[], T]) -> T:
-    """Call `work` in the mount namespace `mounts_fd`, and return or raise what `work` does. Only a new thread enters
-    the namespace; the process stays in its own.
+def call_within(fd: int, work: Callable[[], T], kind: int = CLONE_NEWNS) -> T:
+    """Call `work` in the namespace `fd` of the given kind, and return or raise what `work` does. Only a new thread
+    enters the namespace; the process stays in its own.
     """
     from concurrent.futures import Future  # loads `threading`, which would slow every fork of the launcher
     from threading import Thread
@@ -96,7 +96,7 @@ def call_within(mounts_fd: int, work: Callable[[], T]) -> T:
     def enter() -> None:
         try:
             unshare(CLONE_FS)  # setns(2) refuses a thread that shares its root with others
-            setns(mounts_fd, CLONE_NEWNS)
+            setns(fd, kind)
             outcome.set_result(work())
         except BaseException as error:
             outcome.set_exception(error)

@@ -118,11 +118,18 @@ def folder(pid: int) -> str:
     """Return the process's working directory as seen from its root, or "" if that folder was removed or its path is too
     long.
     """
+    found = folder_link(pid)
+    return "" if found.endswith(" (deleted)") or not found.startswith("/") else found
+
+
+def folder_link(pid: int) -> str:
+    """Return the kernel's text about the process's working directory: its path, which ends in " (deleted)" if it was
+    removed; "" if the path is too long.
+    """
     try:
-        found = read_link(f"/proc/{pid}/cwd")
+        return read_link(f"/proc/{pid}/cwd")
     except FileNotFoundError:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/cwd") from None
-    return "" if found.endswith(" (deleted)") or not found.startswith("/") else found
 
 
 def open_files(pid: int) -> dict[int, str]:
@@ -151,6 +158,15 @@ def read_link(link: str) -> str:
         raise
 
 
+def socket_protocol(pid: int, fd: int) -> str:
+    """Return the kernel's name for the protocol of a socket that the process has open, such as "TCPv6" or "MPTCP"; ""
+    if it was closed or is not a socket.
+    """
+    with contextlib.suppress(OSError):
+        return os.getxattr(f"/proc/{pid}/fd/{fd}", "system.sockprotoname").rstrip(b"\0").decode(errors="replace")
+    return ""
+
+
 def count_open_files(pid: int) -> int:
     """Return how many open files the process has, or 0 if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
@@ -163,9 +179,10 @@ def fdinfo(pid: int, fd: int, most_bytes: int) -> bytes:
     """Return at most `most_bytes` of the kernel's text about the process's descriptor `fd` (proc_pid_fdinfo(5)). b"" if
     the descriptor was closed or the process does not exist.
     """
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/fdinfo/{fd}", "rb") as file:
-        return file.read(most_bytes)
-    return b""
+    try:
+        return _read(pid, f"fdinfo/{fd}", most_bytes)
+    except ProcessLookupError:
+        return b""
 
 
 def command_line(pid: int) -> list[str]:

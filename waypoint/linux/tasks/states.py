@@ -1,13 +1,15 @@
-"""The facts about a task that decide whether a tracer can stop it (proc_pid_status(5))."""
+"""The facts about a task that decide whether CRIU can stop it (proc_pid_status(5))."""
 
 import errno
 import os
+import signal
 from typing import NamedTuple
 
 
 class TaskState(NamedTuple):
-    """A task's name, state (one letter, see ps(1)), tracer (its pid, or 0), process group id, session id, and ignored
-    signals (bit N - 1 for signal N).
+    """A task's name, state (one letter, see ps(1)), tracer (its pid, or 0), process group id, session id, ignored
+    signals (bit N - 1 for signal N), and process. `has_trap`: a SIGTRAP waits for it. `is_leader_outside`: the leader
+    of its session is not in its pid namespace.
 
     All ids are those of the reader's pid namespace.
     """
@@ -18,6 +20,9 @@ class TaskState(NamedTuple):
     group: int
     session: int
     ignored: int
+    process: int
+    has_trap: bool
+    is_leader_outside: bool
 
 
 def task_state(tid: int) -> TaskState:
@@ -29,11 +34,20 @@ def task_state(tid: int) -> TaskState:
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), path) from None
     fields = dict(line.split(b":\t", 1) for line in text.splitlines() if b":\t" in line)
-    numbers = (int(fields[name].split()[0]) for name in (b"TracerPid", b"NSpgid", b"NSsid"))
-    tracer, group, session = numbers
-    state = fields[b"State"][:1].decode("ascii")
-    ignored = int(fields[b"SigIgn"], 16)
-    return TaskState(fields[b"Name"].decode(errors="backslashreplace"), state, tracer, group, session, ignored)
+    numbers = (int(fields[name].split()[0]) for name in (b"TracerPid", b"NSpgid", b"NSsid", b"Tgid"))
+    tracer, group, session, process = numbers
+    pending = int(fields[b"SigPnd"], 16) | int(fields[b"ShdPnd"], 16)
+    return TaskState(
+        name=fields[b"Name"].decode(errors="backslashreplace"),
+        state=fields[b"State"][:1].decode("ascii"),
+        tracer=tracer,
+        group=group,
+        session=session,
+        ignored=int(fields[b"SigIgn"], 16),
+        process=process,
+        has_trap=bool(pending >> (signal.SIGTRAP - 1) & 1),
+        is_leader_outside=fields[b"NSsid"].split()[-1] == b"0",
+    )
 
 
 def system_call(tid: int) -> list[int]:

@@ -277,7 +277,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "thread-file",
         r"Can't open file proc/(?P<owner>\d+)/task/(?P<thread>\d+)\S* on restore",
-        "a process had a file of thread {thread} open in /proc/{owner}/task, which CRIU cannot restore",
+        "a process has a file of thread {thread} open in /proc/{owner}/task, which CRIU cannot restore",
         "let the program close such files before the checkpoint",
     ),
     Cause(

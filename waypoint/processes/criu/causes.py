@@ -1,15 +1,19 @@
 """Reading CRIU's logs, and finding the reason for a failure in them (cause_table.py)."""
 
+import contextlib
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
-from waypoint.processes.criu.cause_table import CAUSES
+from waypoint.processes.criu.cause_table import CAUSES, Cause
 
 MAX_LOG_BYTES = 1 << 20
+_BY_NAME = {cause.name: cause for cause in CAUSES}
 _A_PROCESS = "a process "
 TRY_AGAIN = "try again; if it happens again, see 'waypoint doctor'"
 KILLED = frozenset({"died", "silent"})
@@ -173,8 +177,23 @@ def diagnose(errors: list[str]) -> Diagnosis:
             match = re.search(cause.pattern, line)
             if match:
                 groups = {name: text or "" for name, text in match.groupdict().items()}
-                meaning = " ".join(cause.meaning.format(**groups).split()).rstrip(" :")
-                pid = int(groups.get("pid") or 0)
-                return Diagnosis(cause.name, line, meaning, cause.next_step, cause.is_accident, pid)
+                return _diagnosis(cause, groups, words=line, pid=int(groups.get("pid") or 0))
     words = errors[0] if errors else "CRIU ended without a message"
     return Diagnosis("other", words, "", "read the log; `waypoint doctor` shows what works on this machine")
+
+
+def known(name: str, who: str, groups: Mapping[str, str]) -> Diagnosis:
+    """The diagnosis that CRIU's error would get, for a cause of the table that is known without CRIU."""
+    return _diagnosis(_BY_NAME[name], groups, who=who)
+
+
+def _diagnosis(cause: Cause, groups: Mapping[str, str], words: str = "", pid: int = 0, who: str = "") -> Diagnosis:
+    meaning = " ".join(cause.meaning.format(**groups).split()).rstrip(" :")
+    return Diagnosis(cause.name, words, meaning, cause.next_step, cause.is_accident, pid, who)
+
+
+def name_of(pid: int, fd: int = -1) -> str:
+    """The name, the pid in the session, and the descriptor (-1: none) of the process; "" if the process has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        return f"{procfs.stat(pid).name} (pid {procfs.session_pid(pid)}{f', fd {fd}' if fd >= 0 else ''})"
+    return ""

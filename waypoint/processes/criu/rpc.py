@@ -11,7 +11,6 @@ from typing import Literal, Self
 import msgspec
 
 from waypoint.linux.storage.descriptors import path_of
-from waypoint.linux.tasks import procfs
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.processes.criu import causes
 from waypoint.processes.criu.causes import TRY_AGAIN, CriuFailed, Culprit, diagnose, read_errors
@@ -244,17 +243,7 @@ def _failure(
     culprit = causes.read_culprit(log) if action == "dump" else None
     if action == "dump" and diagnosis.pid and (culprit is None or culprit.pid != diagnosis.pid):
         culprit = Culprit(diagnosis.pid)
-    return causes.failure(action, replace(diagnosis, who=_name_of(culprit)), log)
-
-
-def _name_of(culprit: Culprit | None) -> str:
-    """The name, the pid in the session, and the descriptor of the process; "" if it is unknown, or has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        if culprit is not None:
-            pid, fd = culprit
-            number = procfs.session_pid(pid)
-            return f"{procfs.stat(pid).name} (pid {number}{f', fd {fd}' if fd >= 0 else ''})"
-    return ""
+    return causes.failure(action, replace(diagnosis, who=causes.name_of(*culprit) if culprit else ""), log)
 
 
 def _part(answer: dict[str, Value], name: str) -> dict[str, Value]:

@@ -1,0 +1,78 @@
+"""Predicting the tier of a capture by the checks that a capture makes, and the refusal with which it would begin."""
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+
+from waypoint.capture import bounds
+from waypoint.capture.layers.layer import Area
+from waypoint.capture.layers.processes import find_watches
+from waypoint.capture.layers.subject import Subject
+from waypoint.linux.tasks import procfs
+from waypoint.model.errors import CannotCapture
+from waypoint.model.records import Tier
+from waypoint.processes import freeze, refusals
+from waypoint.processes.refusals import Refusal
+from waypoint.processes.respawn.redact import command_line
+
+
+class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
+    """A process, and the tier that a capture of this process alone would reach. `pid`: as the session sees it.
+    `command`: without secrets. `code`, `why`, `remedy`: of the error of a capture with processes; "" if the tier is
+    `live`.
+    """
+
+    pid: int
+    command: str
+    tier: Tier
+    code: str = ""
+    why: str = ""
+    remedy: str = ""
+
+
+def check_refused(subject: Subject) -> None:
+    """Raise CannotCapture if a capture with processes would be refused. Makes the checks that take little time, and
+    leaves out states that may end in a moment: watched files, and the states at the freeze, are checked later.
+    """
+    for refusal in refusals.find(subject.facts.init_pid, subject.processes()):
+        raise refusal.error()
+
+
+def survey(area: Area, subject: Subject, why_no_criu: str) -> list[Surveyed]:
+    """Survey the processes of a live session, without a pause. `why_no_criu`: why no CRIU works; "" if one does. CRIU
+    itself may find more reasons (waypoint/processes/refusals.py).
+    """
+    init, pids = subject.facts.init_pid, subject.processes()
+    found = {one.pid: one for one in reversed(list(_refusals(area, subject, pids)))}
+    if why_no_criu:
+        found[init] = Refusal(init, "no-criu", why_no_criu, "see 'waypoint doctor'")
+    rows = []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # the process has ended
+            command = command_line(procfs.command_line(pid)) or procfs.stat(pid).name
+            row = Surveyed(pid=procfs.session_pid(pid), command=command, tier="respawn" if why_no_criu else "live")
+            if pid in found:
+                _, code, said, next_step, *_ = found[pid]
+                row = msgspec.structs.replace(row, tier="respawn", code=code, why=said, remedy=next_step)
+            rows.append(row)
+    return sorted(rows, key=lambda row: row.pid)
+
+
+def _refusals(area: Area, subject: Subject, pids: list[int]) -> Iterator[Refusal]:
+    """In the order in which a capture checks them."""
+    try:
+        bounds.check_open_files(pids)
+    except CannotCapture as error:
+        yield _of_error(subject.facts.init_pid, error)
+    yield from refusals.find(subject.facts.init_pid, pids, brief_s=freeze.WAIT_S)
+    with find_watches(area, subject) as watches:
+        try:
+            watches.look(pids)
+        except CannotCapture as error:
+            yield _of_error(subject.facts.init_pid, error)
+        yield from watches.refusals()
+
+
+def _of_error(pid: int, error: CannotCapture) -> Refusal:
+    return Refusal(pid, error.code, error.said, error.next_step)
