@@ -97,7 +97,7 @@ def worker_of(process: str) -> int | None:
     A fork has its worker's comm (its environment is the same for all workers); a program has RUN_VARIABLE. Raises
     OSError if the process has ended.
     """
-    comm = read(f"{process}/comm").decode().strip()
+    comm = read(f"{process}/comm").decode(errors="replace").strip()
     if comm.startswith(_NAME):
         return int(comm.removeprefix(_NAME))
     _, is_there, after = (b"\0" + read(f"{process}/environ")).partition(_VARIABLE)

@@ -31,6 +31,7 @@ SLEEPS: dict[str, str] = {
     "tests/bench/session.py": "counts what happens during a rest",
     "tests/session/test_outages.py": "the time between two kills, and the age of a daemon",
     "waypoint/capture/taking.py": "programs that a killed CRIU has hit end within this time",
+    "tests/acceptance/busy_program.py": "runs in a session: works slowly, so that checkpoints come in its middle",
     "tests/acceptance/call_waiter.py": "runs in a session: no event for a thread that waits in a system call",
     "tests/waiting.py": "the one place where tests poll, with a deadline",
 }
