@@ -37,7 +37,7 @@ PARTS = {
     "disks": Part("full disks, read-only pools, pools that grow and shrink", 6),
     "faults": Part("a process of Waypoint is killed at each step of each operation", 4, 2),
     "floods": Part("sessions and clients that send more than they should, fuzzing", 4),
-    "load": Part("large files, long chains, many branches, leaks of memory", 3),
+    "load": Part("large files, long chains, many branches, busy sessions, leaks of memory", 5),
     "matrix": Part("the shells, users, kinds of ids and drivers that the gate leaves out", 2, 4),
     "outages": Part("how soon Waypoint answers again after one or two of its processes were killed", 2),
     "setup": Part("setup on unusual machines, building and installing CRIU (needs the registries)", 8, 2),

@@ -25,7 +25,7 @@ from tests.bench.frame import (
     seconds_of,
     times_floor_at_most,
 )
-from tests.bench.inside import Spinner, Writer, ask_server, start_server, write_files
+from tests.bench.inside import Spinner, Writer, ask_server, hold, start_server, write_files
 from tests.bench.load import BusyClients, fill_history
 from tests.bench.raw_criu import RawCriu
 from tests.homes import Home, open_home
@@ -59,6 +59,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
             bench.raw = raw
             yield [
                 *_pauses(bench),
+                _terminal_pause(bench),
                 *_pauses_under_load(bench, captures),
                 _files_pause(bench),
                 *_checkpoints(bench),
@@ -132,6 +133,19 @@ def _pauses(bench: _Bench) -> list[Figure]:
             FROZEN,
         ),
     ]
+
+
+def _terminal_pause(bench: _Bench) -> Figure:
+    """The pause of an idle session in which a program holds a terminal. The floor: the program holds a pipe instead."""
+
+    def pause_with(call: str) -> Callable[[], float]:
+        session = bench.start(call)
+        hold(bench.home, session, call)
+        spinner = Spinner(bench.home, session)
+        return lambda: spinner.gap_ms(lambda: take(session))
+
+    aim = above_floor_at_most(1, "ms")
+    return Figure("pause, an inner terminal", "ms", pause_with("openpty"), pause_with("pipe"), "a pipe instead", aim)
 
 
 def _pauses_under_load(bench: _Bench, captures: int) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Programs that run inside sessions: one measures pauses, one writes without end, one serves, one makes files dirty.
+"""Programs that run inside sessions: they measure pauses, write without end, hold a terminal, serve, make files dirty.
 
 They use bash and Python of the session's base, and nothing of this checkout.
 """
@@ -53,6 +53,13 @@ with socket.create_server(("127.0.0.1", {port})) as listener:
     while True:
         with listener.accept()[0] as caller, caller.makefile("rw") as lines:
             lines.write(kept + " " + lines.readline())
+"""
+
+_HOLDER = """
+import os, signal
+held = os.{call}()
+open("{folder}/held", "w").close()
+signal.pause()
 """
 
 _DIRTY = """
@@ -116,6 +123,13 @@ class Writer:
             if line.startswith("wchar:"):
                 return int(line.split()[1])
         raise RuntimeError("the kernel does not count what a process writes")
+
+
+def hold(home: Home, session: Session, call: str) -> None:
+    """Start a program that holds what the function `call` of the module os returns."""
+    session.exec(f"mkdir -p {_FOLDER}")
+    _start(record_of(home, session.branch), session, *_PYTHON, _HOLDER.format(call=call, folder=_FOLDER))
+    session.exec(f"until [ -e {_FOLDER}/held ]; do :; done")
 
 
 def start_server(home: Home, session: Session, kept: str) -> None:
