@@ -1,5 +1,6 @@
 """A checkpoint that CRIU refuses names the program, its pid in the session and the reason, and a next step."""
 
+import json
 import re
 
 import pytest
@@ -96,9 +97,14 @@ def test_a_refusal_names_program_and_reason_and_doctor_predicts_it(home: Home, p
             assert seen == ([] if cause in ONLY_CRIU else [(error["code"], error["said"], error["next"])])
             text = home.must("doctor", "--criu-log", log[1]).stdout if log else ""
             assert ("Dumping FAILED" in text) == (cause in ONLY_CRIU), error
+            assert not log or json.loads(inside(home, branch, f"waypoint doctor --criu-log {log[1]} --json"))["lines"]
+            within = json.loads(inside(home, branch, "waypoint doctor --json"))
+            assert [one for one in within if one["tier"] != "live"] == predicted
             inside(home, branch, f"kill -KILL {pid}; wait {pid} 2>/dev/null; true")
         inside(home, branch, f"cat >/tmp/whole.py <<'END'\n{BEGIN}\n{SEGMENT}\n{END}\nEND")
         inside(home, branch, "rm -f /tmp/on; python3 /tmp/whole.py & until [ -e /tmp/on ]; do sleep 0.02; done")
         assert {one["tier"] for one in home.must("doctor", branch, "--json").json()} == {"live"}
         made = home.must("checkpoint", "taken", "-b", branch, "--json").json()
         assert (made["tier"], made["degraded"]) == ("live", [])
+        unknown = home.cli("exec", "-b", branch, "--", "waypoint doctor --criu-log ../names")
+        assert (unknown.code, "no log of this name is kept" in unknown.stdout) == (2, True)

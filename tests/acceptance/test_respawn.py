@@ -74,7 +74,9 @@ def test_a_live_capture_is_restored_at_each_tier(home: Home, branch: str) -> Non
             if number:
                 assert inside(home, fork, f"{ASK}; {ask_run}") == "content\n\n" * 2, tier
                 assert int(inside(home, fork, "grep -c GET log")) == asked + 1, tier
-                environment = "for pid in $(pgrep python3); do tr '\\0' '\\n' </proc/$pid/environ | grep API_TOKEN; done"
+                environment = (
+                    "for pid in $(pgrep python3); do tr '\\0' '\\n' </proc/$pid/environ | grep API_TOKEN; done"
+                )
                 assert inside(home, fork, environment) == "API_TOKEN=hunter2\nAPI_TOKEN=run\n", tier
         finally:
             home.must("stop", fork, "--discard")

@@ -26,6 +26,7 @@ from waypoint.capture.sealing import FinalShellState
 from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
 from waypoint.model.errors import CannotCapture, Failed, HostLacks, StateConflict, WaypointError, of_machine
+from waypoint.model.facts import SurveyedProcess
 from waypoint.model.ids import new_id
 from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer, User
 from waypoint.processes.criu.comparison import Difference
@@ -111,7 +112,7 @@ class Captures:
         else:
             taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid))
 
-    def survey(self, subject: Subject) -> list[survey.Surveyed]:
+    def survey(self, subject: Subject) -> list[SurveyedProcess]:
         """The processes of a live session, each with the tier that a capture would reach."""
         try:
             self._find_criu()

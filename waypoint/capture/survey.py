@@ -1,9 +1,8 @@
 """Predicting the tier of a capture by the checks that a capture makes, and the refusal with which it would begin."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
-
-import msgspec
 
 from waypoint.capture import bounds
 from waypoint.capture.layers.layer import Area
@@ -11,24 +10,11 @@ from waypoint.capture.layers.processes import find_watches
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture
+from waypoint.model.facts import SurveyedProcess
 from waypoint.model.records import Tier
 from waypoint.processes import freeze, refusals
 from waypoint.processes.refusals import Refusal
 from waypoint.processes.respawn.redact import command_line
-
-
-class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
-    """A process, and the tier that a capture of this process alone would reach. `pid`: as the session sees it.
-    `command`: without secrets. `code`, `why`, `remedy`: of the error of a capture with processes; "" if the tier is
-    `live`.
-    """
-
-    pid: int
-    command: str
-    tier: Tier
-    code: str = ""
-    why: str = ""
-    remedy: str = ""
 
 
 def check_refused(subject: Subject) -> None:
@@ -39,7 +25,7 @@ def check_refused(subject: Subject) -> None:
         raise refusal.error()
 
 
-def survey(area: Area, subject: Subject, why_no_criu: str) -> list[Surveyed]:
+def survey(area: Area, subject: Subject, why_no_criu: str) -> list[SurveyedProcess]:
     """Survey the processes of a live session, without a pause. `why_no_criu`: why no CRIU works; "" if one does. CRIU
     itself may find more reasons (waypoint/processes/refusals.py).
     """
@@ -47,14 +33,15 @@ def survey(area: Area, subject: Subject, why_no_criu: str) -> list[Surveyed]:
     found = {one.pid: one for one in reversed(list(_refusals(area, subject, pids)))}
     if why_no_criu:
         found[init] = Refusal(init, "no-criu", why_no_criu, "see 'waypoint doctor'")
-    rows = []
+    rows: list[SurveyedProcess] = []
+    tier: Tier = "respawn" if why_no_criu else "live"
     for pid in pids:
         with contextlib.suppress(OSError):  # the process has ended
             command = command_line(procfs.command_line(pid)) or procfs.stat(pid).name
-            row = Surveyed(pid=procfs.session_pid(pid), command=command, tier="respawn" if why_no_criu else "live")
+            row = SurveyedProcess(pid=procfs.session_pid(pid), command=command, tier=tier)
             if pid in found:
                 _, code, said, next_step, *_ = found[pid]
-                row = msgspec.structs.replace(row, tier="respawn", code=code, why=said, remedy=next_step)
+                row = dataclasses.replace(row, tier="respawn", code=code, why=said, remedy=next_step)
             rows.append(row)
     return sorted(rows, key=lambda row: row.pid)
 

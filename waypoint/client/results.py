@@ -103,21 +103,6 @@ class JobRecord:
     error: dict[str, str | int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyedProcess:
-    """A process of a live session, and the tier that a capture of it alone would reach. `pid`: as seen in the session.
-    `command`: without secrets. `code`, `why`, `remedy`: of the error of a capture with
-    processes; "" if the tier is `live`.
-    """
-
-    pid: int
-    command: str
-    tier: Literal["live", "respawn", "files"]
-    code: str
-    why: str
-    remedy: str
-
-
 def how_ended(end: Mapping[str, object]) -> Ending:
     """The ending in the fields of an `x` frame."""
     code = end.get("exit")

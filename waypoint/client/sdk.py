@@ -36,7 +36,6 @@ from waypoint.client.results import (
     ExecResult,
     RunResult,
     StartOptions,
-    SurveyedProcess,
     WantedTier,
     field_of,
     how_ended,
@@ -52,6 +51,7 @@ from waypoint.model.facts import (
     StatusFacts,
     StopFacts,
     StrangerFacts,
+    SurveyedProcess,
 )
 from waypoint.model.names import parse_name
 

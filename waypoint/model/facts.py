@@ -456,3 +456,18 @@ class CriuLogFacts:
 
     name: str
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyedProcess:
+    """A process of a live session, and the tier that a capture of this process alone would reach. `pid`: as seen in the
+    session. `command`: without secrets. `code`, `why`, `remedy`: of the error of a capture with processes; "" if the
+    tier is `live`.
+    """
+
+    pid: int
+    command: str
+    tier: Literal["live", "respawn", "files"]
+    code: str = ""
+    why: str = ""
+    remedy: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from waypoint.model.errors import cleaned, one_line
-from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts, StopFacts
+from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts, StopFacts, SurveyedProcess
 from waypoint.model.outcomes import SHORT, proof_lines, text
 
 _COLOURS = {
@@ -23,6 +23,9 @@ _COLOURS = {
 _GAP = "  "
 # Parameters of the escape sequence SGR: ECMA-48, 8.3.117.
 _SGR = {"red": 31, "green": 32, "yellow": 33, "bright_black": 90}
+_ONLY_CRIU = (
+    "A checkpoint makes the same checks. Only CRIU finds a few further reasons, such as unread messages in sockets."
+)
 _WIDTH = 13  # columns for the headings of `waypoint show`
 
 
@@ -272,3 +275,13 @@ def _moved(one: OperationFacts) -> str:
     ]
     sessions = [f"{branch} {changes[before, after]}" for branch, (before, after) in one.sessions.items()]
     return ", ".join([*names, *sessions, *filter(None, [one.note]), *map(text, one.degraded)]) or "-"
+
+
+def survey_table(found: Sequence[SurveyedProcess], *, coloured: bool = False) -> list[str]:
+    rows = [(str(one.pid), one.tier, one.command, one.why) for one in found]
+    return table(("PID", "TIER", "COMMAND", "WHY"), rows, right=frozenset({"PID"}), coloured=coloured)
+
+
+def survey_advice(found: Sequence[SurveyedProcess]) -> list[str]:
+    """The lines below `survey_table`."""
+    return [*(f"\npid {one.pid}: {one.remedy}" for one in found if one.remedy), f"\n{_ONLY_CRIU}"]

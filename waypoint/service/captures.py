@@ -40,8 +40,12 @@ async def criu_log(home: Home, name: str) -> CriuLogFacts:
     """
     found = await asyncio.to_thread(home.captures.criu_log, name)
     if found is None or not rights.may_use(home.sessions.resources, found[0]):
-        raise UnknownName("show", f"CRIU's log {name}", "no log of this name is kept", _REPEAT)
+        raise no_criu_log(name)
     return CriuLogFacts(name=name, text=found[1])
+
+
+def no_criu_log(name: str) -> UnknownName:
+    return UnknownName("show", f"CRIU's log {name}", "no log of this name is kept", _REPEAT)
 
 
 async def checkpoint(home: Home, branch: str, request: CheckpointRequest) -> CheckpointFacts:

@@ -5,10 +5,9 @@ import dataclasses
 import functools
 
 from waypoint.capture.layers.layer import CaptureOptions
-from waypoint.capture.survey import Surveyed
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import UsageProblem
-from waypoint.model.facts import SessionFacts, StopFacts
+from waypoint.model.facts import SessionFacts, StopFacts, SurveyedProcess
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
 from waypoint.model.requests import (
@@ -112,7 +111,7 @@ async def logs(home: Home, branch: str, request: LogsRequest) -> Stream:
     return functools.partial(_own(home, branch, "show").logs, request)
 
 
-async def survey(home: Home, branch: str) -> list[Surveyed]:
+async def survey(home: Home, branch: str) -> list[SurveyedProcess]:
     """The processes of the live session on `branch`, each with the tier that it would reach."""
     live = _own(home, branch, "look at the processes of")
     resources = home.sessions.resources

@@ -10,13 +10,10 @@ from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem, WaypointError
 from waypoint.model.facts import Capability
 from waypoint.model.paths import config_path, log_path
-from waypoint.model.rendering import state, table
+from waypoint.model.rendering import state, survey_advice, survey_table, table
 from waypoint.model.verbs import Given
 
 EXIT_HOST_LACKS = 3
-_ONLY_CRIU = (
-    "A checkpoint makes the same checks. Only CRIU finds a few further reasons, such as unread messages in sockets."
-)
 
 
 def run(given: Given) -> int:
@@ -40,13 +37,8 @@ def _survey(client: Client, branch: str, *, as_json: bool) -> int:
     if as_json:
         print_json([dataclasses.asdict(one) | {"remedy": advice(one.remedy)} for one in found])
     else:
-        rows = [(str(one.pid), one.tier, one.command, one.why) for one in found]
-        headings = ("PID", "TIER", "COMMAND", "WHY")
-        print_lines(table(headings, rows, right=frozenset({"PID"}), coloured=wants_colour()))
-        for one in found:
-            if one.remedy:
-                print_lines([f"\npid {one.pid}: {advice(one.remedy)}"])
-        print_lines([f"\n{_ONLY_CRIU}"])
+        print_lines(survey_table(found, coloured=wants_colour()))
+        print_lines([advice(line) for line in survey_advice(found)])
     return EXIT_HOST_LACKS if any(one.tier != "live" for one in found) else 0
 
 

@@ -478,6 +478,17 @@ WAYPOINT = Group(
 )
 """The whole command line: the options before the first verb, and all verbs."""
 
+_DOCTOR_INSIDE = Verb(
+    _DOCTOR.name,
+    tuple(option for option in _DOCTOR.options if option is not HOME),
+    """Show what a checkpoint of this session can keep.
+
+    Lists the processes of this session, the tier at which a checkpoint can save each of them ('waypoint checkpoint
+    --help' explains tiers), and the reason if this is not `live`. Outside of sessions, doctor checks the machine.""",
+    "Example: waypoint doctor",
+    arguments=_DOCTOR.arguments,
+)
+
 _STATUS = Verb(
     "status",
     (JSON,),
@@ -502,6 +513,7 @@ INSIDE: tuple[Verb, ...] = (
     _inside(_OP_LOG, "--limit", "--json"),
     _inside(_PS, "--json"),
     _inside(_LOGS, "--branch"),
+    _DOCTOR_INSIDE,
     _STATUS,
     _inside(_STOP, "--branch", "--checkpoint", "--json"),
 )

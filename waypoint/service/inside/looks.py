@@ -1,16 +1,25 @@
-"""The verbs inside a session that change nothing: ps, logs, log, show, op log, status, and completion."""
+"""The verbs inside a session that change nothing: ps, logs, log, show, op log, doctor, status, and completion."""
 
 import asyncio
 from collections import deque
 
 from waypoint.branch.graph import limited
 from waypoint.model.facts import CaptureFacts
-from waypoint.model.rendering import capture_facts, headed, log_line, operations_table, sessions_table
+from waypoint.model.rendering import (
+    capture_facts,
+    headed,
+    log_line,
+    operations_table,
+    sessions_table,
+    survey_advice,
+    survey_table,
+)
 from waypoint.model.requests import LogQuery, LogsRequest
 from waypoint.model.streams import Frame
 from waypoint.model.verbs import Given
 from waypoint.model.verbs.completion import offered_inside
 from waypoint.service import history, sessions
+from waypoint.service.captures import no_criu_log
 from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed, as_text
@@ -52,6 +61,17 @@ async def op_log(home: Home, live: LiveSession, given: Given) -> Printed:
     pages = limited(history.operations_of(home, live.branch), limit)
     found = [one for page in await asyncio.to_thread(list, pages) for one in page]
     return Printed(as_text(operations_table(found)) if found else "", found)
+
+
+async def doctor(home: Home, live: LiveSession, given: Given) -> Printed:
+    """Survey the session, or print a log of CRIU. An error named the log to this session: names of logs are random."""
+    if (name := given.text("criu_log")) is None:
+        found = await sessions.survey(home, live.branch)
+        return Printed(as_text([*survey_table(found), *survey_advice(found)]), found)
+    log = await asyncio.to_thread(home.captures.criu_log, name)
+    if log is None or log[0] != live.record.row.setting.user.uid:
+        raise no_criu_log(name)
+    return Printed(log[1][-LOGS_BYTES:], {"log": name, "lines": log[1].splitlines()})
 
 
 async def status(home: Home, live: LiveSession, given: Given) -> Printed:

@@ -29,6 +29,7 @@ ACTS: dict[str, Inward] = {
     "log": looks.log,
     "show": looks.show,
     "op log": looks.op_log,
+    "doctor": looks.doctor,
     "status": looks.status,
 }
 """The function of each verb in `INSIDE` of the table of verbs."""
