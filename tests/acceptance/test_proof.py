@@ -21,6 +21,7 @@ caller = socket.create_connection(("127.0.0.1", 8000))
 held = [socket.socketpair(), os.pipe(), select.epoll(), os.eventfd(0), os.memfd_create("m"), os.openpty()]
 removed = open("/tmp/removed", "w")
 os.unlink("/tmp/removed")
+os.fork() or os._exit(0)  # a zombie
 print("ready", flush=True)
 signal.pause()
 """

@@ -77,6 +77,7 @@ def differences(images_fd: int, pids: Collection[int]) -> list[Difference]:
 
     Raises OSError; ValueError if an image is malformed.
     """
+    pids = {*pids, *(child for pid in pids for child in procfs.children(pid))}  # no cgroup lists zombies
     restored = {procfs.inner_pid(pid): pid for pid in pids}
     files = {_number(file["id"]): file for file in _files(images_fd)}
     moved = {_number(decode(REMAP, one).get("orig_id")) for one in read_messages(images_fd, REMAPS, REMAPS_MAGIC)}
