@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,13 @@ def test_a_socket_on_a_file_of_the_machine_is_not_taken_from_its_session(
     done = home.cli("checkpoint", f"{shared}-cp", "-b", shared, "--prove", "--json")
     assert (done.code, done.json()["proof"]["code"]) == (5, "changes-host"), done
     assert (tmp_path / "sock").stat().st_ino == inode
+
+
+def test_two_proofs_of_a_capture_at_the_same_time_do_not_hinder_each_other(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    with ThreadPoolExecutor() as pool:
+        proofs = list(pool.map(lambda _number: home.cli("prove", f"{branch}-cp"), range(2)))
+    assert [done.code for done in proofs] == [0, 0], proofs
 
 
 def test_every_difference_from_the_capture_is_found(home: Home, branch: str) -> None:

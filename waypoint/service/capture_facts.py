@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from waypoint.capture.layers.table import NAMED, layer_of
 from waypoint.model.conditions import facts_of
-from waypoint.model.errors import as_text
 from waypoint.model.facts import CaptureFacts, DifferenceFacts, LayerFacts, ProofFacts
 from waypoint.model.records import Capture, ProcessesLayer, Proof, Standing
 from waypoint.model.times import iso_time
@@ -80,7 +79,7 @@ def of_proof(proof: Proof) -> ProofFacts:
         code=proof.code,
         said=proof.said,
         differences=[
-            DifferenceFacts(pid=pid, fd=fd if fd >= 0 else None, captured=as_text(captured), restored=as_text(restored))
+            DifferenceFacts(pid=pid, fd=fd if fd >= 0 else None, captured=captured, restored=restored)
             for pid, fd, captured, restored in proof.differences
         ],
     )

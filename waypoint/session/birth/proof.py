@@ -11,7 +11,8 @@ import msgspec
 
 from waypoint.capture.captures import HeldCapture
 from waypoint.capture.steps import Step, reach_in_loop
-from waypoint.model.errors import CannotCapture, WaypointError
+from waypoint.model.errors import CannotCapture, WaypointError, as_text
+from waypoint.model.ids import new_id
 from waypoint.model.records import MOST_DIFFERENCES, Capture, Proof
 from waypoint.processes.criu.comparison import Difference
 from waypoint.session.birth import birth as births
@@ -36,8 +37,11 @@ async def prove(resources: Resources, origin: Capture) -> Proof:
             at=begun,
             ms=round(1000 * (time.monotonic() - start), 3),
             code=code or ("differs" if found else ""),
-            said=said,
-            differences=tuple(found[:MOST_DIFFERENCES]),
+            said=as_text(said),
+            differences=tuple(
+                Difference(pid, fd, as_text(captured), as_text(restored))
+                for pid, fd, captured, restored in found[:MOST_DIFFERENCES]
+            ),
         )
         await asyncio.to_thread(_record, resources, origin, proof)
         return proof
@@ -52,7 +56,7 @@ async def _differences(resources: Resources, held: HeldCapture) -> list[Differen
     origin = held.capture
     chosen = await asyncio.to_thread(choose, resources, origin, "live")
     await asyncio.to_thread(_check_outside, held)
-    branch = f"proof of {origin.id}"  # no user can have a branch of this name
+    branch = f"proof {new_id()}"  # no user can have a branch of this name; each proof at the same time needs another
     birth = births.plan_birth(resources, branch, origin, origin.setting, births.size_of(origin), chosen)
 
     async def restore_and_compare(resources: Resources, birth: Birth) -> list[Difference]:
