@@ -1,6 +1,7 @@
 """Proofs of captures: a restore that runs nothing shows whether the processes come back as they were captured."""
 
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +28,10 @@ print("ready", flush=True)
 signal.pause()
 """
 WRITES = "while :; do echo x >>/shared/log; done"
+LISTENS = (
+    "import signal, socket; s = socket.create_server(('', 0)); open('/tmp/port', 'w').write(str(s.getsockname()[1])); "
+    "signal.pause()"
+)
 BINDS = "import signal, socket; s = socket.socket(socket.AF_UNIX); s.bind('/shared/sock'); signal.pause()"
 
 
@@ -87,6 +92,14 @@ def test_two_proofs_of_a_capture_at_the_same_time_do_not_hinder_each_other(home:
     with ThreadPoolExecutor() as pool:
         proofs = list(pool.map(lambda _number: home.cli("prove", f"{branch}-cp"), range(2)))
     assert [done.code for done in proofs] == [0, 0], proofs
+
+
+def test_a_proof_does_not_need_the_ports_of_the_machine(home: Home) -> None:
+    with session(home, "root", "--net", "host") as branch:
+        inside(home, branch, f'python3 -c "{LISTENS}" & disown')
+        wait_until(lambda: inside(home, branch, "cat /tmp/port"), "the program listens")
+        home.must("checkpoint", f"{branch}-cp", "-b", branch, "--prove")
+        socket.create_connection(("127.0.0.1", int(inside(home, branch, "cat /tmp/port")))).close()
 
 
 def test_every_difference_from_the_capture_is_found(home: Home, branch: str) -> None:

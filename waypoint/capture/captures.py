@@ -266,9 +266,9 @@ class HeldCapture:
             raise CannotCapture("restore the processes of", on, said, error.next_step, code="no-criu") from error
         PROCESSES.check_machine(self.capture)
 
-    def check(self, copies: int, leaving: Collection[int] = ()) -> None:
+    def check(self, copies: int, leaving: Collection[int] | None = ()) -> None:
         """Raise StoreDamaged, CannotCapture or Failed if it is certain that the processes cannot be restored `copies`
-        times. `leaving`: pids of the processes that the restored ones replace.
+        times. `leaving`: pids of the processes that the restored ones replace; None: they are restored to be compared.
         """
         for layer in LAYERS:
             layer.check(self._area, self.capture, copies, leaving)

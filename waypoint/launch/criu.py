@@ -13,6 +13,7 @@ from typing import NoReturn
 from waypoint.launch.externals import mount_apart
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 from waypoint.linux.calls import hard_limits
+from waypoint.linux.net import network
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces, procfs
 from waypoint.linux.tasks.clone import wait_entered
@@ -56,6 +57,9 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
     os.umask(0o022)
     hard_limits.raise_own(spec.hard_limits)
     _make_private()
+    if spec.no_host_network and spec.mounts.net == "host":
+        namespaces.unshare(namespaces.CLONE_NEWNET)
+        network.accept_any_address()
     # This comes before the bind over /run, because the sources of these mounts are folders below /run.
     mount_apart(spec.mounts, fds[_OWN_FDS:], f"{spec.run}/{APART}")
     mounts.bind(spec.run, _RUN, recursive=True)

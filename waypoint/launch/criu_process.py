@@ -78,14 +78,22 @@ class CriuSpawner:
 
         return spawn
 
-    def into(self, start: StartSpec, hard_limits: dict[str, int]) -> Spawn:
+    def into(self, start: StartSpec, hard_limits: dict[str, int], *, no_host_network: bool = False) -> Spawn:
         """Return the function that starts a CRIU to restore a session. `start`: the mounts and the cgroup of the
-        restored session. `hard_limits`: the hard resource limits of the captured processes.
+        restored session. `hard_limits`: the hard resource limits of the captured processes. `no_host_network`: see
+        CriuInto.
         """
 
         def spawn(command: CriuCommand) -> Process:
             argv = command.argv(CRIU_SOCKET_FD)
-            spec = CriuInto(mounts=start, run=self._run, argv=argv, env=command.env, hard_limits=hard_limits)
+            spec = CriuInto(
+                mounts=start,
+                run=self._run,
+                argv=argv,
+                env=command.env,
+                hard_limits=hard_limits,
+                no_host_network=no_host_network,
+            )
             try:
                 return self._start(spec, command)
             except OSError as error:

@@ -134,7 +134,8 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
 class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
     """Start a CRIU that is to restore a session. `mounts`: the session's mounts and cgroup; its program is ignored.
     `run`: the host folder that becomes CRIU's /run. `hard_limits`: hard resource limits for CRIU, set as far as the
-    launcher may raise its limits (linux/calls/hard_limits.py).
+    launcher may raise its limits (linux/calls/hard_limits.py). `no_host_network`: a session that shares the host's
+    network is restored in a network namespace that leads nowhere.
 
     The descriptors sent with the request: CRIU's socket, the file for its stdout and stderr, and those that StartSpec
     describes for the ids of `mounts`.
@@ -145,6 +146,7 @@ class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
     argv: list[str]
     env: dict[str, str]
     hard_limits: dict[str, int] = {}
+    no_host_network: bool = False
 
 
 LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto

@@ -104,8 +104,8 @@ class RestoreTarget:
     """The target of a restore. `folder`: the new session's runtime folder.
     `cgroup`: its group, in which CRIU runs. `aside`: a group that does not exist yet. `root`, `externals`, `criu_path`,
     `spawn`, `on_notice`: for CRIU (processes/criu/options.py). `stays_frozen`: the restored tasks never run, and do not
-    take their file locks again. Set by the restore: `pid`, the host's pid of the restored pid 1; `lost`, descriptions
-    of what was not restored.
+    take their file locks or the ports of the host's network again. Set by the restore: `pid`, the host's pid of the
+    restored pid 1; `lost`, descriptions of what was not restored.
     """
 
     folder: Path = Path()
@@ -167,9 +167,9 @@ class Layer:
     def part(self, taking: Taking) -> Part:
         raise AssertionError(f"{self.kind} has none")
 
-    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
+    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int] | None) -> None:
         """Raise StoreDamaged, CannotCapture or Failed if it is certain that the layer cannot be restored `copies`
-        times. `leaving`: pids of the processes that the restored ones replace.
+        times. `leaving`: pids of the processes that the restored ones replace; None: `stays_frozen` will be set.
         """
 
     def restore_tree(self, area: Area, origin: Capture, tree: str) -> None:

@@ -251,11 +251,12 @@ class Processes(Layer):
     def part(self, taking: Taking) -> ProcessesPart:
         return ProcessesPart(taking)
 
-    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
+    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int] | None) -> None:
         """Truncated images are refused: CRIU would wait for ever for the rest of their memory."""
         layer = self.of(origin)
         _check_memory(origin, layer, copies)
-        _check_ports(origin, layer, copies, leaving)
+        if leaving is not None:
+            _check_ports(origin, layer, copies, leaving)
         images = area.hot.images(origin.id)
         try:
             size = image_bytes(images)

@@ -78,7 +78,7 @@ class Terminal(Layer):
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         return record
 
-    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
+    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int] | None) -> None:
         folder = area.hot.terminal(origin.id)
         for path in (folder / RING_FILE, folder / COMMAND_FILE):
             if not path.is_file():

@@ -1,5 +1,6 @@
 """Functions for the network namespace of the calling thread: loopback and settings (netdevice(7), ip-sysctl)."""
 
+import contextlib
 import fcntl
 import socket
 import struct
@@ -25,6 +26,15 @@ def leads_out_by_ipv6() -> bool:
     except FileNotFoundError:
         return False
     return any(words[:2] == ["0" * 32, "00"] and words[-1] != "lo" for words in lines)
+
+
+def accept_any_address() -> None:
+    """Let every program in this network namespace bind sockets to any address and port, with only loopback up."""
+    raise_loopback()
+    write_setting("ipv4/ip_nonlocal_bind", "1")
+    write_setting("ipv4/ip_unprivileged_port_start", "0")
+    with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+        write_setting("ipv6/ip_nonlocal_bind", "1")
 
 
 def write_setting(name: str, value: str) -> None:

@@ -109,14 +109,19 @@ async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str
     return list(found)
 
 
-async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: LiveSession | None = None) -> None:
+async def reserve(
+    resources: Resources, births: Sequence[Birth], *, instead_of: LiveSession | None = None, to_run: bool = True
+) -> None:
     """Record that the sessions of `births` are being started, unless their processes certainly cannot be restored.
-    `instead_of`: the live session of the branch, which the new one replaces.
+    `instead_of`: the live session of the branch, which the new one replaces. `to_run`: False if the processes are
+    restored only to be compared (proof.py).
     """
     origin = births[0].origin
     await asyncio.to_thread(resources.pool.check_writable)
     if births[0].processes and origin is not None:
-        leaving = instead_of.processes() if instead_of is not None else []
+        leaving: Sequence[int] | None = instead_of.processes() if instead_of is not None else []
+        if not to_run:
+            leaving = None
         with offering_files(births[0].row.branch, origin):
             await asyncio.to_thread(_check, resources, births, origin, leaving)
     if instead_of is None:
@@ -138,7 +143,7 @@ def offering_files(branch: str, origin: Capture) -> Iterator[None]:
         raise
 
 
-def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leaving: Sequence[int]) -> None:
+def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leaving: Sequence[int] | None) -> None:
     with resources.captures.hold(origin) as held:
         held.check(len(births), leaving)
         needed, limits = held.memory_bytes, births[0].row.setting.limits

@@ -65,7 +65,7 @@ async def _differences(resources: Resources, held: HeldCapture) -> list[Differen
         await reach_in_loop(Step.RESTORED)
         return await asyncio.to_thread(held.differences, pids)
 
-    await births.reserve(resources, [birth])
+    await births.reserve(resources, [birth], to_run=False)
     try:
         return await births.in_two_tries(resources, birth, restore_and_compare)
     except OSError as error:

@@ -52,7 +52,7 @@ async def revive(
         layer = held.processes
         spec = _plan_spec(resources, row, held, size)
         await asyncio.to_thread(place, layer.overlays)
-        target = _target(resources, row, layer, spec, folder)
+        target = _target(resources, row, layer, spec, folder, to_run=True)
         pid = await asyncio.to_thread(held.restore, target)
     await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
     entry = RuntimeRecord(
@@ -80,27 +80,29 @@ async def revive(
 
 
 def restore_frozen(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> list[int]:
-    """Restore the processes of `held` on the tree of `row`, so that they never run. Return their pids on the host.
-    Blocks. The caller calls `birth.undo` in any case.
+    """Restore the processes of `held` on the tree of `row`, so that they never run, in a network that leads nowhere.
+    Return their pids on the host. Blocks. The caller calls `birth.undo` in any case.
     """
     folder = record.make_folder(resources.places.sessions, row.session)
     spec = _plan_spec(resources, row, held, size)
-    target = _target(resources, row, held.processes, spec, folder)
-    target.stays_frozen = True
+    target = _target(resources, row, held.processes, spec, folder, to_run=False)
     held.restore(target)
     return cgroups.members(spec.cgroup)
 
 
-def _target(resources: Resources, row: LiveRow, layer: ProcessesLayer, spec: StartSpec, folder: Path) -> RestoreTarget:
+def _target(
+    resources: Resources, row: LiveRow, layer: ProcessesLayer, spec: StartSpec, folder: Path, *, to_run: bool
+) -> RestoreTarget:
     externals = name_externals(spec.outside, APART_SEEN)
     return RestoreTarget(
         folder=folder,
         root=externals.root,
         externals=externals.restore,
-        spawn=resources.criu.into(spec, layer.hard_limits),
+        spawn=resources.criu.into(spec, layer.hard_limits, no_host_network=not to_run),
         on_notice=furnish(spec),
         cgroup=spec.cgroup,
         aside=f"{resources.places.dumps}/{row.session}",
+        stays_frozen=not to_run,
     )
 
 
