@@ -42,7 +42,7 @@ for _ in range(6):
     threading.Thread(target=ask).start()
 """
 UNREAD = """
-import ctypes, socket
+import ctypes, os, socket, threading, time
 libc = ctypes.CDLL(None)
 libc.inotify_add_watch(libc.inotify_init1(0), b"/root", 0x100)
 open("/root/new", "w")
@@ -51,6 +51,28 @@ caller = socket.create_connection(("127.0.0.1", 8001))
 receiver = socket.socket(type=socket.SOCK_DGRAM)
 receiver.bind(("127.0.0.1", 8002))
 socket.socket(type=socket.SOCK_DGRAM).sendto(b"unread", ("127.0.0.1", 8002))
+server = socket.create_server(("127.0.0.1", 8003))
+reader = socket.create_connection(("127.0.0.1", 8003))
+writer, _ = server.accept()
+writer.setblocking(False)
+sent = 0
+try:
+    while True:
+        sent += writer.send(bytes(1 << 16))
+except BlockingIOError:
+    writer.close()
+def read():
+    while not os.path.exists("/root/read"):
+        time.sleep(0.02)
+    got = 0
+    try:
+        while part := reader.recv(1 << 16):
+            got += len(part)
+    except ConnectionResetError:
+        pass
+    open("/root/got.new", "w").write(f"{sent - got}")
+    os.rename("/root/got.new", "/root/got")
+threading.Thread(target=read).start()
 """
 LOCKS = """
 import ctypes, fcntl, mmap, struct, sys
@@ -158,13 +180,18 @@ def test_unread_data_of_a_program_is_reported(home: Home, session: Session, way:
     run(session, UNREAD)
     checkpoint = new_name(session)
     said = session.checkpoint(checkpoint, tier="live").degraded
-    assert [(one["code"], re.sub(r"\d+, fd \d+", "N", one["subject"])) for one in said] == [
+    assert [(one["code"], re.sub(r"\d+, fd \d+|(?<=to tcp )\d+", "N", one["subject"])) for one in said] == [
         ("unaccepted-connections", "tcp 8001"),
         ("unread-datagrams", "udp 8002"),
+        ("unsent-data", "tcp 8003 to tcp N"),
         ("unread-notices", "python3 (pid N)"),
     ]
     copy = restore_as(home, session, checkpoint, way)
     assert in_process(copy, "pgrep -fc [p]rogram.py") == "1\n"
+    missing = "touch /root/read; until [ -e /root/got ]; do sleep 0.02; done; cat /root/got"
+    assert in_process(copy, missing) == said[2]["detail"]
+    if way == "fork":
+        assert in_process(session, missing) == "0"
 
 
 @pytest.mark.parametrize("how", ["as-usual", "filter", "no-vdso"])

@@ -94,6 +94,13 @@ CONDITIONS: dict[str, Condition] = {
         "The server had not accepted these connections when it was captured. `detail`: their number.",
         "Let the clients connect again in the copy.",
     ),
+    "unsent-data": Condition(
+        "{subject}: the last {detail} bytes, which were not sent yet when a program closed this connection, are not in "
+        "copies: the program that reads them gets a reset there",
+        "A program had closed a TCP connection within the session, and the program at the other end had not read "
+        "enough to leave room for all data. `detail`: the number of bytes.",
+        "Let the reading program read on before the checkpoint; this session keeps the data.",
+    ),
     "unread-datagrams": Condition(
         "{subject}: datagrams that no program has read yet are not in copies",
         "UDP data that had arrived at the port was not yet read.",

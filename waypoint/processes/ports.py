@@ -11,7 +11,8 @@ import socket
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from waypoint.linux.net import sockets, tcp_connections, unix_sockets
+from waypoint.linux.net import sockets, unix_sockets
+from waypoint.linux.net.tcp_connections import TcpConnection
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import Degradation, degradation
 
@@ -59,9 +60,23 @@ def unread(table: socket.socket, pids: Collection[int], *, share_network: bool) 
     return sorted(found, key=lambda one: one.subject)
 
 
-def outside(table: socket.socket) -> list[str]:
-    """The remote ends of connections to other machines in the network namespace of `table`."""
-    return sorted({one.name for one in tcp_connections.outside(table)})
+def outside(connections: Iterable[TcpConnection]) -> list[Degradation]:
+    """The remote ends of connections to other machines."""
+    found = {one.name for one in connections if not one.is_inside}
+    return [degradation("outside-connection", name) for name in sorted(found)]
+
+
+def unsent(connections: Collection[TcpConnection]) -> list[Degradation]:
+    """The connections within a session that one program has closed, and for whose last bytes the other program had no
+    room yet. No process has such a socket open, so images lack it. `connections`: all of the session.
+    """
+    ends = {(one.local, one.local_port, one.remote, one.remote_port) for one in connections if one.inode}
+    lost = [one for one in connections if one.left]
+    lost = [one for one in lost if (one.remote, one.remote_port, one.local, one.local_port) in ends]
+    found = [
+        degradation("unsent-data", f"tcp {one.local_port} to tcp {one.remote_port}", str(one.left)) for one in lost
+    ]
+    return sorted(found, key=lambda one: one.subject)
 
 
 def outside_unix(table: socket.socket, pids: Collection[int]) -> list[Degradation]:

@@ -16,7 +16,7 @@ from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taki
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.calls import hard_limits, machine
-from waypoint.linux.net import sockets
+from waypoint.linux.net import sockets, tcp_connections
 from waypoint.linux.storage import btrfs, idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs, removed
@@ -186,8 +186,10 @@ class ProcessesPart(Part):
         net = self.taking.subject.facts.setting.net
         if self._table is not None:
             degraded += ports.unread(self._table, processes, share_network=net == "host")
-            if net == "private":
-                degraded += [degradation("outside-connection", name) for name in ports.outside(self._table)]
+            if net != "host":
+                connections = list(tcp_connections.listed(self._table))
+                degraded += ports.unsent(connections)
+                degraded += ports.outside(connections) if net == "private" else []
         degraded += self._watches.unread() if self._watches is not None else []
 
     @contextlib.contextmanager

@@ -10,7 +10,9 @@ from waypoint.linux.net import sockets
 
 # net/tcp_states.h: TCP_ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING
 _STATES = sum(1 << state for state in (1, 4, 5, 8, 9, 11))
-_PORTS = struct.Struct("!4xHH16s16s")  # from the beginning of struct inet_diag_msg on
+_FIN_WAIT1, _FIN_WAIT2 = 4, 5
+_PORTS = struct.Struct("!xBxxHH16s16s")  # from the beginning of struct inet_diag_msg on: the state, ports, addresses
+_UNACKNOWLEDGED = struct.Struct("=60xI")  # its idiag_wqueue
 _TCP_REPAIR, _TCP_REPAIR_QUEUE, _TCP_QUEUE_SEQ = 19, 20, 21  # linux/tcp.h
 _RECEIVE_QUEUE, _OFF_WITHOUT_PROBE = 1, -1
 _RST = 0x04
@@ -18,13 +20,17 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class TcpConnection(NamedTuple):
-    """A TCP connection. `local`, `remote`: addresses of four (IPv4, also on an IPv6 socket) or sixteen bytes."""
+    """A TCP connection. `local`, `remote`: addresses of four (IPv4, also on an IPv6 socket) or sixteen bytes. `inode`:
+    0 if no process has it open. `left`: the bytes that the peer has not acknowledged, if the program has closed the
+    connection; else 0.
+    """
 
     local: bytes
     local_port: int
     remote: bytes
     remote_port: int
     inode: int
+    left: int = 0
 
     @property
     def is_inside(self) -> bool:
@@ -38,15 +44,21 @@ class TcpConnection(NamedTuple):
         return f"{address}:{self.remote_port}" if family == socket.AF_INET else f"[{address}]:{self.remote_port}"
 
 
-def outside(table: socket.socket) -> Iterator[TcpConnection]:
-    """The connections to other machines in the network namespace of `table` (`sockets.open_table`). Raises OSError."""
+def listed(table: socket.socket) -> Iterator[TcpConnection]:
+    """The connections in the network namespace of `table` (`sockets.open_table`). Raises OSError."""
     for family in (socket.AF_INET, socket.AF_INET6):
         for body, inode in sockets.dump(table, family, socket.IPPROTO_TCP, _STATES):
-            local_port, remote_port, *ends = _PORTS.unpack_from(body)
+            state, local_port, remote_port, *ends = _PORTS.unpack_from(body)
             local, remote = (_shortened(family, end) for end in ends)
-            found = TcpConnection(local, local_port, remote, remote_port, inode)
-            if not found.is_inside:
-                yield found
+            left = 0
+            if not inode and state != _FIN_WAIT2:  # the FIN, which is not acknowledged either, counts as a byte
+                left = max(0, _UNACKNOWLEDGED.unpack_from(body)[0] - 1)
+            yield TcpConnection(local, local_port, remote, remote_port, inode, left)
+
+
+def outside(table: socket.socket) -> Iterator[TcpConnection]:
+    """The connections to other machines in the network namespace of `table`."""
+    return (one for one in listed(table) if not one.is_inside)
 
 
 def _shortened(family: int, address: bytes) -> bytes:
