@@ -18,5 +18,5 @@ def run(given: Given) -> int:
         for answer, facts in zip(answers, found, strict=True):
             word = "proved" if answer.proof["proved"] else "not proved"
             print_lines([f"{answer.name}  {short(answer.capture)}  {word} in {answer.proof['ms']:.0f} ms"])
-            warn_lines(proof_lines(facts))
+            warn_lines([f"{answer.name}: {line}" for line in proof_lines(facts)])
     return max(map(status_of, found))

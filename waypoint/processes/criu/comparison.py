@@ -6,7 +6,7 @@ Formats: images/{pstree,core,fdinfo,regfile,sk-unix,remap-file-path}.proto and c
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from waypoint.linux.tasks import procfs
@@ -78,7 +78,8 @@ def differences(images_fd: int, pids: Collection[int]) -> list[Difference]:
     Raises OSError; ValueError if an image is malformed.
     """
     pids = {*pids, *(child for pid in pids for child in procfs.children(pid))}  # no cgroup lists zombies
-    restored = {procfs.inner_pid(pid): pid for pid in pids}
+    inner = {pid: procfs.inner_pid(pid) for pid in pids}
+    restored = {number: pid for pid, number in inner.items()}
     files = {_number(file["id"]): file for file in _files(images_fd)}
     moved = {_number(decode(REMAP, one).get("orig_id")) for one in read_messages(images_fd, REMAPS, REMAPS_MAGIC)}
     found: list[Difference] = []
@@ -90,7 +91,7 @@ def differences(images_fd: int, pids: Collection[int]) -> list[Difference]:
         if not pid:
             found.append(Difference(number, -1, f"process {name}", "missing"))
             continue
-        found += _of_process(process, name, pid, pids)
+        found += _of_process(process, name, pid, inner)
         links = procfs.open_files(pid)
         for entry in _descriptors(images_fd, number):
             is_moved = _number(entry["id"]) in moved
@@ -115,9 +116,9 @@ def changed_outside(images_fd: int, folders: Collection[str]) -> list[str]:
     return sorted(path for path in paths if any(is_below(path, folder) for folder in folders))
 
 
-def _of_process(process: Mapping[str, Value], name: str, pid: int, pids: Iterable[int]) -> Iterator[Difference]:
+def _of_process(process: Mapping[str, Value], name: str, pid: int, inner: Mapping[int, int]) -> Iterator[Difference]:
+    """The differences of the process `pid` itself. `inner`: the pids inside, by those on the host."""
     number, stat_of = _number(process["pid"]), procfs.stat(pid)
-    inner = {0: 0, **{one: procfs.inner_pid(one) for one in pids}}
     threads = process.get("threads", [])
     facts = (
         ("name", name, stat_of.name),

@@ -14,6 +14,7 @@ from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.model.errors import CannotCapture, WaypointError, as_text
 from waypoint.model.ids import new_id
 from waypoint.model.records import MOST_DIFFERENCES, Capture, Proof
+from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.comparison import Difference
 from waypoint.session.birth import birth as births
 from waypoint.session.birth import revive
@@ -32,7 +33,7 @@ async def prove(resources: Resources, origin: Capture) -> Proof:
         try:
             found = await _differences(resources, held)
         except WaypointError as error:
-            code, said = error.code, error.said
+            code, said = error.code, f"{error.said} {error.on}" if isinstance(error, CriuFailed) else error.said
         proof = Proof(
             at=begun,
             ms=round(1000 * (time.monotonic() - start), 3),
@@ -77,6 +78,8 @@ async def _differences(resources: Resources, held: HeldCapture) -> list[Differen
 def _check_outside(held: HeldCapture) -> None:
     """Raise CannotCapture if the restore would change files of the host, which the running session may use."""
     if paths := held.changed_outside():
-        said = f"the restore would change files of the host that the session shares: {', '.join(paths[:3])}"
-        next_step = "close these sockets, FIFOs and removed files, and make a checkpoint again"
-        raise CannotCapture("prove", held.capture.id[:12], said, next_step, code="changes-host")
+        said = (
+            "the restore would change files of the host that the session shares, so close these sockets, FIFOs and "
+            f"removed files before the checkpoint: {', '.join(paths[:3])}"
+        )
+        raise CannotCapture("prove", held.capture.id[:12], said, code="changes-host")
