@@ -96,7 +96,7 @@ def test_two_proofs_of_a_capture_at_the_same_time_do_not_hinder_each_other(home:
 
 def test_a_proof_does_not_need_the_ports_of_the_machine(home: Home) -> None:
     with session(home, "root", "--net", "host") as branch:
-        inside(home, branch, f'python3 -c "{LISTENS}" & disown')
+        inside(home, branch, f'touch /tmp/port; python3 -c "{LISTENS}" & disown')
         wait_until(lambda: inside(home, branch, "cat /tmp/port"), "the program listens")
         home.must("checkpoint", f"{branch}-cp", "-b", branch, "--prove")
         socket.create_connection(("127.0.0.1", int(inside(home, branch, "cat /tmp/port")))).close()
