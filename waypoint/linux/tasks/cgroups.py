@@ -18,6 +18,7 @@ from typing import NamedTuple
 from waypoint.linux.storage.mounts import read_mounts
 
 EVENT_TIMEOUT_S = 5.0
+_END_TIMEOUT_S = 30.0  # killed processes end after their disk operations: 5 s were too few beside 12 busy sessions
 # The kernel delays a notification of cgroup.events that follows the previous one within 10 ms
 # (CGROUP_FILE_NOTIFY_MIN_INTV). In that time the file is read every _READ_INTERVAL_S instead.
 _NOTIFY_DELAY_S = 0.012
@@ -195,7 +196,7 @@ def frozen(path: str) -> Iterator[None]:
 def end(path: str) -> None:
     """Kill every process of the group and of the groups below, wait until all have ended, and remove the groups.
 
-    Raises no error if the group does not exist. Raises TimeoutError after EVENT_TIMEOUT_S seconds, later for thousands
+    Raises no error if the group does not exist. Raises TimeoutError after _END_TIMEOUT_S seconds, later for thousands
     of processes; the groups then still exist.
 
     This function kills and removes, because a killed group must not be used again: clone3(2) with CLONE_INTO_CGROUP
@@ -207,7 +208,7 @@ def end(path: str) -> None:
         if "populated 1" in read(path, "cgroup.events"):
             count = len(members(path))
             _kill(path)
-            wait_empty(path, EVENT_TIMEOUT_S + _PROCESS_END_S * count)
+            wait_empty(path, _END_TIMEOUT_S + _PROCESS_END_S * count)
     for group in (*twins(path), path):  # remove `path` last, so that after a failure a second call finds all groups
         with _unless_gone(), _opened(os.path.dirname(group)) as above:
             _remove_all(above, os.path.basename(group))
