@@ -75,7 +75,7 @@ REFUSED = {
     ),
 }
 
-ONLY_CRIU = {"corked-socket", "unread-control", "unaccepted", "unread-netlink", "shared-parts"}
+ONLY_CRIU = {"unread-control", "unaccepted"}
 """CRIU finds these reasons itself. All others are found before it starts, so that there is no log."""
 
 

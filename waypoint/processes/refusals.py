@@ -9,11 +9,12 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from waypoint.linux.net import sockets
 from waypoint.linux.storage import mounts
-from waypoint.linux.tasks import mappings, namespaces, procfs, shared_memory
+from waypoint.linux.tasks import kcmp, mappings, namespaces, procfs, shared_memory
 from waypoint.linux.tasks.states import TaskState, task_state
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.processes.criu.causes import known, name_of
@@ -132,6 +133,10 @@ def _look(init: int, pids: Collection[int]) -> dict[int, Refusal]:
                 states[tid] = task_state(tid)
     for refusal in of_tasks(states):
         found.setdefault(refusal.pid, refusal)
+    if all(task.state != "D" for task in states.values()):  # a child in vfork shares its parent's memory
+        with contextlib.suppress(OSError):
+            for refusal in _sharing(pid for pid in pids if pid in states and states[pid].state not in "ZX"):
+                found.setdefault(refusal.pid, refusal)
     for pid in pids:
         if pid not in found and pid in states:
             with contextlib.suppress(OSError):
@@ -169,15 +174,36 @@ def _of_file(pid: int, fd: int, path: str, mounted: Collection[int]) -> Iterator
     if path == "/dev/tty" and not _restores_dev_tty(pid):
         yield _known("dev-tty", pid, fd)
     elif path.startswith("socket:["):
-        cause, words = _SOCKETS.get(procfs.socket_protocol(pid, fd), ("", {}))
-        if cause:
-            yield _known(cause, pid, fd, **words)
+        yield from _of_socket(pid, fd)
     elif path.startswith("pipe:[") and _info(pid, fd, "flags", 8) & os.O_DIRECT:
         yield _known("packet-pipe", pid, fd)
     elif path.startswith("/") and not path.startswith(_IN_MEMORY) and mounted:
         number = _info(pid, fd, "mnt_id")
         if number and number not in mounted:
             yield _known("file-from-outside", pid, fd, path=path)
+
+
+def _of_socket(pid: int, fd: int) -> Iterator[Refusal]:
+    protocol = procfs.socket_protocol(pid, fd)
+    if protocol in _SOCKETS:
+        cause, words = _SOCKETS[protocol]
+        yield _known(cause, pid, fd, **words)
+    elif protocol in ("UDP", "UDPv6") and sockets.is_corked(pid, fd):
+        yield _known("corked-socket", pid, fd)
+    elif protocol == "NETLINK" and sockets.has_unread(pid, fd):
+        yield _known("unread-netlink", pid, fd)
+
+
+def _sharing(pids: Iterable[int]) -> Iterator[Refusal]:
+    """The processes that share parts with another one. Only forks are compared, whose stacks begin at one address."""
+    forks: dict[tuple[int, int], list[int]] = {}
+    for pid in pids:
+        stat = procfs.stat(pid)
+        forks.setdefault((stat.code_start, stat.stack_start), []).append(pid)
+    for same in forks.values():
+        for part in kcmp.PARTS:
+            for pid in kcmp.sharing(same, part):
+                yield _known("shared-parts", pid, part=part)
 
 
 def _restores_dev_tty(pid: int) -> bool:

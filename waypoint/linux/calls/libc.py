@@ -19,6 +19,7 @@ _NUMBERS: dict[str, dict[str, int]] = {
         "setfsgid": 123,
         "seccomp": 317,
         "setgroups": 116,
+        "kcmp": 312,
     },
     "aarch64": {
         "pivot_root": 41,
@@ -30,6 +31,7 @@ _NUMBERS: dict[str, dict[str, int]] = {
         "setfsgid": 152,
         "seccomp": 277,
         "setgroups": 159,
+        "kcmp": 272,
     },
 }
 # System calls that were added since Linux 5.1 have one number on every architecture.

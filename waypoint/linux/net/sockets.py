@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import select
 import socket
 import struct
 from collections.abc import Collection, Iterator
@@ -13,6 +14,7 @@ from waypoint.linux.tasks import pidfd
 
 _TABLES = (("tcp", "tcp"), ("tcp", "tcp6"), ("udp", "udp"), ("udp", "udp6"))
 _UNCONNECTED = "01"
+_UDP_CORK = 1  # linux/udp.h
 _SIOCUNIXFILE = 0x89E0  # linux/un.h
 _NETLINK_SOCK_DIAG, _BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
 _REQUEST = struct.Struct("=BBBBI")  # the beginning of struct inet_diag_req_v2
@@ -68,6 +70,22 @@ def take(pid: int, number: int) -> socket.socket:
     except BaseException:
         os.close(fd)
         raise
+
+
+def is_corked(pid: int, number: int) -> bool:
+    """Whether the UDP socket that is descriptor `number` of process `pid` holds data back (udp(7), UDP_CORK). Raises
+    OSError.
+    """
+    with take(pid, number) as sock:
+        return bool(sock.getsockopt(socket.IPPROTO_UDP, _UDP_CORK))
+
+
+def has_unread(pid: int, number: int) -> bool:
+    """Whether the socket that is descriptor `number` of process `pid` has messages to read. Raises OSError."""
+    with take(pid, number) as sock:
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
 
 
 def open_table(pid: int) -> socket.socket:
