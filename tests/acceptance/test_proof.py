@@ -32,7 +32,7 @@ LISTENS = (
     "import signal, socket; s = socket.create_server(('', 0)); open('/tmp/port', 'w').write(str(s.getsockname()[1])); "
     "signal.pause()"
 )
-BINDS = "import signal, socket; s = socket.socket(socket.AF_UNIX); s.bind('/shared/sock'); signal.pause()"
+BINDS = "import signal, socket; s = socket.socket(socket.AF_UNIX); s.bind('//tmp/../shared/sock'); signal.pause()"
 
 
 @pytest.fixture

@@ -112,7 +112,9 @@ def changed_outside(images_fd: int, folders: Collection[str]) -> list[str]:
         if isinstance(reg, dict) and (_number(file["id"]) in remapped or stat.S_ISFIFO(_number(reg.get("mode")))):
             paths.add(str(reg["name"]))
         if isinstance(sock, dict):
-            paths.add(os.path.join(str(sock.get("name_dir") or ""), str(sock["name"]).rstrip("\0")))
+            bound = os.path.join(str(sock.get("name_dir") or ""), str(sock["name"]).rstrip("\0"))
+            # As the program spelled it, perhaps //a/../b, but without links (moved_sockets.py).
+            paths.add("/" + os.path.normpath(bound).lstrip("/"))
     return sorted(path for path in paths if any(is_below(path, folder) for folder in folders))
 
 
