@@ -68,6 +68,10 @@ REFUSED = {
         "has only parts of a segment of System V shared memory",
         f"{SEGMENT}\nlibc.munmap(place + 4096, 4096)",
     ),
+    "inotify": (
+        "watches a file that was removed, is a symbolic link",
+        "os.symlink('/tmp', '/tmp/link'); libc.inotify_add_watch(libc.inotify_init1(0), b'/tmp/link', 0x2000100)",
+    ),
     "first-thread": (
         "has ended its first thread while its other threads run",
         "threading.Thread(target=lambda: (time.sleep(0.1), open('/tmp/on', 'w').close(), time.sleep(1000))).start(); "

@@ -203,6 +203,12 @@ def test_programs_are_started_again_if_their_processes_cannot_be_restored(tmp_pa
         fails.chmod(0o755)
         use(str(fails))
         fork("without-criu", "WAYPOINT_CRIU", "no-criu")
+        doctor = home.cli("doctor", "main", "--json")
+        assert (doctor.code, doctor.json()[0]["code"], {one["tier"] for one in doctor.json()}) == (
+            3,
+            "no-criu",
+            {"respawn"},
+        )
 
         # This CRIU dies in a restore as long as it finds a file that it can remove.
         criu = os.environ["WAYPOINT_CRIU"]

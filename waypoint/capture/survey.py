@@ -52,6 +52,7 @@ def _refusals(area: Area, subject: Subject, pids: list[int]) -> Iterator[Refusal
         bounds.check_open_files(pids)
     except CannotCapture as error:
         yield _of_error(subject.facts.init_pid, error)
+        return  # looking at so many files would take many seconds
     yield from refusals.find(subject.facts.init_pid, pids, brief_s=freeze.WAIT_S)
     with find_watches(area, subject) as watches:
         try:
