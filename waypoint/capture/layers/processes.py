@@ -337,6 +337,7 @@ class Processes(Layer):
                 deadline_s=HUNG_S,
                 empty_network=origin.setting.net != "host",
                 close_connections=origin.setting.net == "host",
+                file_locks=not target.stays_frozen,
                 on_notice=on_notice,
             )
             try:

@@ -90,7 +90,8 @@ class RestoreOptions:
     restores may share. `externals`: as in `mnt[dev]:/some/folder`. `empty_network`: the tree gets a new network
     namespace, to be set up at the stage post-setup-namespaces. `close_connections`: TCP connections are
     restored as if the peer had closed them; in a network namespace that the tree does not own, the kernel allows
-    nothing else. `deadline_s`: a CRIU that hangs for this time (`Worker.receive`) is killed.
+    nothing else. `file_locks`: whether the tasks take their file locks again; CRIU waits for those that others have.
+    `deadline_s`: a CRIU that hangs for this time (`Worker.receive`) is killed.
     """
 
     log_name: ClassVar[str] = "restore.log"
@@ -101,6 +102,7 @@ class RestoreOptions:
     externals: tuple[str, ...] = ()
     empty_network: bool = False
     close_connections: bool = False
+    file_locks: bool = True
     deadline_s: float | None = None
     on_notice: OnNotice | None = None
 
@@ -110,7 +112,7 @@ class RestoreOptions:
             message["root"] = self.root
         if self.empty_network:
             message["empty_ns"] = EMPTY_NETWORK
-        return message | _common(self, [])
+        return message | _common(self, []) | {"file_locks": self.file_locks}
 
 
 @dataclass(frozen=True, slots=True)
