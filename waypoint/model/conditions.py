@@ -325,7 +325,8 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "ports-taken": ErrorCode(5, "Another program has ports of the host's network that the processes need.", "End it."),
     "changes-host": ErrorCode(
         5,
-        "A proof would change files of the host: a process has a socket, a FIFO or a removed file on a bind mount.",
+        "A proof would change files of the host: a process has a socket, FIFO, removed file or file with a lease on a "
+        "bind mount.",
         "Close it before the checkpoint.",
     ),
     "store-damaged": ErrorCode(10, "Stored data differs from what Waypoint wrote.", ""),

@@ -297,10 +297,10 @@ class Processes(Layer):
             return comparison.differences(images_fd, pids)
 
     def changed_outside(self, area: Area, origin: Capture) -> list[str]:
-        """The paths in the session, on files of the host, that a restore of the processes creates, removes or writes
-        to. Raises StoreDamaged.
+        """The paths in the session, on bind mounts, whose files a restore of the processes changes. Even a FIFO or a
+        lease on a read-only bind mount counts. Raises StoreDamaged.
         """
-        folders = [bind.target for bind in origin.setting.binds if not bind.readonly]
+        folders = [bind.target for bind in origin.setting.binds]
         with _reading(area, origin) as images_fd:
             return comparison.changed_outside(images_fd, folders) if folders else []
 

@@ -1,6 +1,7 @@
 """Comparing restored processes, which have not run yet, with the images from which CRIU has restored them.
 
-Formats: images/{pstree,core,fdinfo,regfile,sk-unix,remap-file-path}.proto and criu/include/magic.h in CRIU's source.
+Formats, in CRIU's source: images/{pstree,core,fdinfo,regfile,sk-unix,remap-file-path,file-lock}.proto and
+criu/include/magic.h.
 """
 
 import contextlib
@@ -12,8 +13,8 @@ from typing import NamedTuple
 from waypoint.linux.tasks import procfs
 from waypoint.model.paths import is_below
 from waypoint.processes.criu.ghosts import REMAP, REMAPS, REMAPS_MAGIC
-from waypoint.processes.criu.image_files import FILES, FILES_MAGIC, read_messages
-from waypoint.processes.criu.messages import Field, Message, Value, decode
+from waypoint.processes.criu.image_files import FILES, FILES_MAGIC, LOCKS, LOCKS_MAGIC, read_messages
+from waypoint.processes.criu.messages import LOCK_ENTRY, Field, Message, Value, decode
 
 _PSTREE, _PSTREE_MAGIC = "pstree.img", 0x50273030
 _FDINFO_MAGIC, _IDS_MAGIC, _CORE_MAGIC = 0x56213732, 0x54432030, 0x55053847
@@ -59,6 +60,7 @@ _KINDS: Mapping[int, tuple[str, tuple[str, ...]]] = {
     18: ("memfd", ("/memfd:",)),
     20: ("pidfd", ("anon_inode:[pidfd", "pidfd:")),
 }
+_LEASE = 8  # FL_LEASE in criu/include/file-lock.h
 _MODE = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK
 
 
@@ -102,14 +104,19 @@ def differences(images_fd: int, pids: Collection[int]) -> list[Difference]:
 
 
 def changed_outside(images_fd: int, folders: Collection[str]) -> list[str]:
-    """The paths below `folders` (in the session) that a restore of the images creates, removes or writes to: of Unix
-    sockets, removed files and FIFOs. Raises OSError; ValueError if an image is malformed.
+    """The paths below `folders` (in the session) whose files a restore of the images changes: Unix sockets and removed
+    files, which it makes again, FIFOs, and files with a lease (F_SETLEASE), which it breaks. Raises OSError; ValueError
+    if an image is malformed.
     """
-    remapped = {_number(decode(REMAP, one).get("orig_id")) for one in read_messages(images_fd, REMAPS, REMAPS_MAGIC)}
+    changed = {_number(decode(REMAP, one).get("orig_id")) for one in read_messages(images_fd, REMAPS, REMAPS_MAGIC)}
+    for lock in (decode(LOCK_ENTRY, one) for one in read_messages(images_fd, LOCKS, LOCKS_MAGIC)):
+        if lock.get("flag") == _LEASE:
+            entries = _descriptors(images_fd, _number(lock.get("pid")))
+            changed |= {_number(entry["id"]) for entry in entries if entry["fd"] == lock.get("fd")}
     paths = set[str]()
     for file in _files(images_fd):
         reg, sock = file.get("reg"), file.get("socket")
-        if isinstance(reg, dict) and (_number(file["id"]) in remapped or stat.S_ISFIFO(_number(reg.get("mode")))):
+        if isinstance(reg, dict) and (_number(file["id"]) in changed or stat.S_ISFIFO(_number(reg.get("mode")))):
             paths.add(str(reg["name"]))
         if isinstance(sock, dict):
             bound = os.path.join(str(sock.get("name_dir") or ""), str(sock["name"]).rstrip("\0"))

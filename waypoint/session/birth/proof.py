@@ -79,7 +79,7 @@ def _check_outside(held: HeldCapture) -> None:
     """Raise CannotCapture if the restore would change files of the host, which the running session may use."""
     if paths := held.changed_outside():
         said = (
-            "the restore would change files of the host that the session shares, so close these sockets, FIFOs and "
-            f"removed files before the checkpoint: {', '.join(paths[:3])}"
+            "the restore would change files of the host that the session shares, so close these sockets, FIFOs, "
+            f"removed files and files with a lease before the checkpoint: {', '.join(paths[:3])}"
         )
         raise CannotCapture("prove", held.capture.id[:12], said, code="changes-host")
