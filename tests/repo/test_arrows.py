@@ -13,13 +13,14 @@ from tests.places import ROOT
 from tests.repo import tree
 from waypoint.cli.entry import PLACES
 
-BELOW_CAPTURE = {"records", "upper", "processes", "linux", "model"}
+BELOW_CAPTURE = {"records", "store", "upper", "processes", "linux", "model"}
 BELOW_SESSION = {"terminal", "launch", "egress", "capture", *BELOW_CAPTURE}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
     "linux": {"model"},
     "records": {"linux", "model"},
+    "store": {"linux", "model"},
     "upper": {"linux", "model"},
     "processes": {"linux", "model"},
     "capture": {*BELOW_CAPTURE, "shellwrap"},
@@ -47,7 +48,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "tty": {"calls"},
     },
     "processes": {"criu": set(), "respawn": set()},
-    "capture": {"steps": set(), "layers": {"steps"}},
+    "capture": {"steps": set(), "layers": {"steps"}, "storing": {"layers"}},
     "launch": {"walls": set(), "": {"walls"}, "ground": {"", "walls"}},
     "terminal": {
         "": set(),
@@ -76,6 +77,7 @@ itself; without a row they may import from all inner packages. A module above or
 MAY_USE: dict[str, set[str]] = {
     "model": {"msgspec"},
     "records": {"msgspec"},
+    "store": {"blake3", "msgspec", "pyfastcdc", "rfc8785", "zstandard"},
     "processes": {"msgspec"},
     "capture": {"msgspec"},
     "launch": {"msgspec"},

@@ -312,6 +312,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "nothing-to-undo": ErrorCode(4, "No operation is left to be undone.", "`waypoint op log`"),
     "not-undoable": ErrorCode(4, "This operation cannot be undone, for the given reason.", "`waypoint op log`"),
     "processes-would-be-lost": ErrorCode(4, "Processes would be lost.", "Agree to that: `--lose-processes`."),
+    "store-busy": ErrorCode(4, "Another process writes to the store of images.", "Try again later."),
     "cannot-capture": ErrorCode(5, "A part of the session cannot be captured or restored.", ""),
     "no-criu": ErrorCode(
         5, "No CRIU works on this machine, so processes cannot be captured or restored.", "`waypoint doctor`"
@@ -330,6 +331,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
         "Close it before the checkpoint.",
     ),
     "store-damaged": ErrorCode(10, "Stored data differs from what Waypoint wrote.", ""),
+    "image-refused": ErrorCode(10, "An image contains what no session can have, such as a device.", ""),
     "bug": ErrorCode(125, "An unexpected exception in Waypoint; the daemon's log has the traceback.", "Report it."),
     "failure": ErrorCode(125, "The request was valid, but the machine failed during it.", ""),
     "busy": ErrorCode(125, "Another program uses the database of the home.", "End that program."),

@@ -22,7 +22,7 @@ def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = Tru
     try:
         try:
             os.fchmod(fd, mode)  # open(2) has applied the umask
-            _write_all(fd, content)
+            write_all(fd, content)
             if durable:
                 os.fsync(fd)
         finally:
@@ -110,7 +110,7 @@ def refusal_to_write(path: str, size: int) -> OSError | None:
             os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
         fd = os.open(os.path.dirname(path) or ".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(fd, bytes(size))
+            write_all(fd, bytes(size))
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -133,7 +133,7 @@ def refusal_to_read(*paths: str) -> OSError | None:
     return None
 
 
-def _write_all(fd: int, content: bytes) -> None:
+def write_all(fd: int, content: bytes | bytearray) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(fd, rest) :]
