@@ -161,7 +161,7 @@ class TestOnDisk:
 
     def test_every_layer_has_a_size(self, owner: Owner) -> None:
         made = owner.make()
-        assert set(owner.captures.sizes(made)) == {"files"}
+        assert set(owner.captures.measure(made)) == {"files"}
 
 
 def test_a_request_waits_for_the_end_of_a_pause() -> None:

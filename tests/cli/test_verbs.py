@@ -303,6 +303,8 @@ PRINT_FACTS = {
         "layer get",
         "undo",
         "op log",
+        "verify",
+        "evict",
         "gc",
         "du",
     ),

@@ -23,9 +23,19 @@ from waypoint.capture.layers.shell import SHELL, KeptShell, ask_shell_with_space
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS, layer_of
 from waypoint.capture.sealing import FinalShellState
+from waypoint.capture.storing.images import Images, Writing
+from waypoint.capture.storing.orders import Ingested
 from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
-from waypoint.model.errors import CannotCapture, Failed, HostLacks, StateConflict, WaypointError, of_machine
+from waypoint.model.errors import (
+    CannotCapture,
+    Failed,
+    HostLacks,
+    StateConflict,
+    UnknownName,
+    WaypointError,
+    of_machine,
+)
 from waypoint.model.facts import SurveyedProcess
 from waypoint.model.ids import new_id
 from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer, User
@@ -58,8 +68,17 @@ class Usage(NamedTuple):
 class Captures:
     """The captures of one home. All methods block and are thread-safe; none may be called in the event loop."""
 
-    def __init__(self, home: Path, pool: Pool, names: Names, find_criu: FindCriu, spawn_beside: SpawnBeside) -> None:
+    def __init__(
+        self,
+        home: Path,
+        pool: Pool,
+        names: Names,
+        find_criu: FindCriu,
+        spawn_beside: SpawnBeside,
+        writing: Writing = contextlib.nullcontext,
+    ) -> None:
         self._area = Area(pool, Hot(home))
+        self.images = Images(home / "store", self._area, names, writing)
         self._names = names
         self._find_criu = find_criu
         self._spawn_beside = spawn_beside
@@ -130,14 +149,15 @@ class Captures:
 
     @contextlib.contextmanager
     def hold(self, capture: Capture) -> "Iterator[HeldCapture]":
-        """Keep a capture on disk during the `with` block, even if it is dropped. Raises UnknownName if it is removed
-        already.
+        """Keep a capture on disk during the `with` block, even if it is dropped. If it is in the store only, it is
+        extracted first. Raises UnknownName if it is removed already.
         """
         with self._lock:
             if capture.id in self._removing:
                 raise content_removed(capture.id)
             self._holders[capture.id] = self._holders.get(capture.id, 0) + 1
         try:
+            self.images.make_hot(capture)
             yield HeldCapture(self._area, capture, self._find_criu)
         finally:
             with self._lock:
@@ -149,6 +169,22 @@ class Captures:
                 self._drop_after_hold.discard(capture.id if is_last else "")
             if is_dropped:
                 drop_layers(self._area, capture.id, capture.layers)
+
+    def ingest(self, capture: Capture, on_progress: Callable[[int], None]) -> Ingested:
+        """Store the capture as an image, durably. The caller records that. Raises Failed if the disk is short."""
+        size = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
+        self._area.check_space(size, "an image", "store", f"capture {capture.id[:12]}")
+        with self.hold(capture):
+            return self.images.ingest(capture, on_progress)
+
+    def evict(self, capture: Capture) -> bool:
+        """Remove a capture from disk that is in the store. Returns False if it is in use, or not on disk."""
+
+        def is_held() -> bool:
+            with self._lock:
+                return capture.id in self._holders
+
+        return self.images.evict(capture, is_held)
 
     def drop(self, capture: Capture) -> None:
         """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded."""
@@ -198,14 +234,25 @@ class Captures:
             Inventory("capture", hot.folder, folders, hot.list, lambda ident: str(hot.folder / ident), hot.remove),
         ]
 
-    def sizes(self, capture: Capture) -> dict[str, int]:
-        """Return the bytes of the capture's layers, by kind. Walks over all files."""
-        return {kind: layer_of(kind).size(self._area, record) for kind, record in capture.layers.items()}
+    def measure(self, capture: Capture) -> dict[str, dict[str, object]]:
+        """The size of each layer that is on disk, and the digest of each layer that is in the store, as facts by kind.
+        Walks over all files.
+        """
+        found: dict[str, dict[str, object]] = {kind: {} for kind in capture.layers}
+        for kind, record in capture.layers.items():
+            with contextlib.suppress(UnknownName):  # the files are in the store only
+                found[kind]["size_bytes"] = layer_of(kind).size(self._area, record)
+        image = self._names.standing(capture.id).image
+        for kind, digest in self.images.digests(image).items() if image is not None else ():
+            found[kind]["digest"] = digest
+        return found
 
     def usage(self, capture: Capture) -> "Usage":
-        """Return the bytes that the capture occupies on disk. Walks over all its files. Raises UnknownName if the
-        capture has been removed.
+        """Return the bytes that the capture occupies on disk outside of the store. Walks over all its files. Raises
+        UnknownName if the capture has been removed.
         """
+        if not self.images.is_hot(capture) and self._names.standing(capture.id).image is not None:
+            return Usage(Shares(0, 0), 0)
         files = self._area.pool.shares(capture.tree)
         return Usage(files, self._area.hot.used_bytes(capture.id))
 

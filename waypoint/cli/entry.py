@@ -40,6 +40,8 @@ PLACES = {
     "show": "commands.show:run",
     "undo": "commands.operations:undo",
     "op log": "commands.operations:log",
+    "verify": "commands.images:verify",
+    "evict": "commands.images:evict",
     "gc": "commands.space:gc",
     "du": "commands.space:du",
     "events": "commands.events:run",

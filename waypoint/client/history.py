@@ -8,12 +8,14 @@ from waypoint.model.facts import (
     BranchFacts,
     CaptureFacts,
     DuFacts,
+    EvictFacts,
     GcFacts,
     GotLayerFacts,
     OperationFacts,
     ProvedFacts,
     StrangerFacts,
     UndoneFacts,
+    VerifyFacts,
 )
 from waypoint.model.names import parse_name
 
@@ -108,6 +110,17 @@ class History:
             body["compact"] = True
         answer = self._ask_once("/v1/gc", body)
         return replace(parse(GcFacts, answer), strangers=parse_list(StrangerFacts, answer, "strangers"))
+
+    def verify(self, *, read_data: bool = False) -> VerifyFacts:
+        """Look for damage in the store of images; with `read_data`, read every byte of it. Damage is not an error."""
+        return parse(VerifyFacts, self._ask_once("/v1/verify", {"read_data": read_data}))
+
+    def evict(self, *names: str) -> EvictFacts:
+        """Remove the copies outside of the store of these captures, or of all captures with a name. A restore takes
+        longer then. Raises StateConflict if one of `names` is in use.
+        """
+        body: dict[str, object] = {"names": [parse_name(name) for name in names] or None}
+        return parse(EvictFacts, self._ask_once("/v1/evict", body))
 
     def du(self, *names: str) -> DuFacts:
         """The disk usage of all captures and live sessions, or of those that `names` mean."""

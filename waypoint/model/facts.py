@@ -392,6 +392,42 @@ class GcFacts:
     stays: list[str] = field(default_factory=list)
 
 
+class DamageFacts(TypedDict):
+    """Damage in the store. `said`: what is wrong. `names`: of the captures that cannot be restored completely, or their
+    ids if they have no name.
+    """
+
+    said: str
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyFacts:
+    """The answer to a `verify`. `images`: the number of images of captures. `damage`: empty if all is well."""
+
+    read_data: bool
+    images: int
+    damage: list[DamageFacts]
+
+
+class EvictedFacts(TypedDict):
+    """A capture whose copy outside of the store was removed. `name`: as requested, or one of its names."""
+
+    name: str
+    capture: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictFacts:
+    """The answer to an `evict`. `kept`: messages about captures that were left as they are, because they are in use or
+    cannot be stored. `freed_bytes`: space that was freed, as far as it is not shared.
+    """
+
+    evicted: list[EvictedFacts]
+    kept: list[str]
+    freed_bytes: int
+
+
 class HolderFacts(TypedDict):
     """The disk usage of a capture, a live session or a stranger.
 

@@ -5,6 +5,7 @@ import re
 
 ID_HEX_DIGITS = 32
 MIN_PREFIX = 4
+_IMAGE_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},64}}")
 _PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},{ID_HEX_DIGITS}}}")
 
 
@@ -21,6 +22,11 @@ def random_hex(size: int) -> str:
 def is_id(text: str) -> bool:
     """Return True if `text` has the form of a whole id."""
     return len(text) == ID_HEX_DIGITS and is_id_prefix(text)
+
+
+def is_image_prefix(text: str) -> bool:
+    """Return True if `text` could be a whole or abbreviated id of an image: a SHA-256 in lower-case hex digits."""
+    return _IMAGE_PREFIX.fullmatch(text) is not None
 
 
 def is_id_prefix(text: str) -> bool:

@@ -220,7 +220,7 @@ def layer(found: Mapping[str, object]) -> str:
     """Return the facts about a layer in words. Fields that this program does not know are shown with their names."""
     facts = dict(found)
     stored = facts.pop("size_bytes", None)
-    programs = facts.pop("programs", None)
+    programs, digest = facts.pop("programs", None), facts.pop("digest", None)
     words = [size(stored)] if isinstance(stored, int) else []
     if isinstance(programs, list) and programs:
         words.append(" ".join(one_line(str(program)) for program in programs))
@@ -229,6 +229,7 @@ def layer(found: Mapping[str, object]) -> str:
         for name, value in facts.items()
         if value is not True and value not in (None, [], {})
     ]
+    words += [f"digest {digest[:SHORT]}"] if isinstance(digest, str) else []
     return ", ".join(words) or "kept"
 
 

@@ -77,7 +77,7 @@ class StopRequest(Request, frozen=True):
 class CheckpointRequest(Request, frozen=True):
     """`tier`: `auto` is `live` if the processes can be dumped, else `respawn`; with `park` it is `live`. `attach`:
     absolute paths on the host, of files or folders that are attached to the capture, by kind. `prove`: prove the
-    capture afterwards (ProveRequest).
+    capture afterwards (ProveRequest). `wait`: answer when the capture is durable.
     """
 
     name: str
@@ -87,6 +87,19 @@ class CheckpointRequest(Request, frozen=True):
     park: bool = False
     attach: dict[LayerKind, str] = {}
     prove: bool = False
+    wait: bool = False
+
+
+class VerifyRequest(Request, frozen=True):
+    """Look for damage in the store of images. `read_data`: read every byte of it."""
+
+    read_data: bool = False
+
+
+class EvictRequest(Request, frozen=True):
+    """Remove the copies outside of the store of these captures; null: of all captures with a name."""
+
+    names: list[str] | None = None
 
 
 class ProveRequest(Request, frozen=True):

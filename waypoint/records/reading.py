@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
-from waypoint.model.ids import is_id, is_id_prefix
+from waypoint.model.ids import is_id, is_id_prefix, is_image_prefix
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, Intent, LiveRow, Operation, Proof, Ref, Standing, StoreIdentity
 from waypoint.records.failures import damaged_record
@@ -134,6 +134,11 @@ class Reader:
         }
         return {capture: found.get(capture, _AS_TAKEN) for capture in captures}
 
+    def images(self) -> dict[str, str]:
+        """The ids of the images of all captures that are in the store and whose content was not removed, by capture."""
+        query = "SELECT capture, image FROM standings WHERE image NOTNULL AND NOT removed"
+        return dict(self._execute(query, ()).fetchall())
+
     def removed(self) -> set[str]:
         """The ids of the captures whose content was removed from the disk."""
         return {capture for (capture,) in self._execute("SELECT capture FROM standings WHERE removed", ()).fetchall()}
@@ -224,7 +229,9 @@ class Reader:
         return capture
 
     def find(self, text: str) -> Capture:
-        """The capture that `text` stands for: a name, a capture's id or a unique prefix of one. Raises UnknownName."""
+        """The capture that `text` stands for: a name, the id of a capture or of its image, or a unique prefix of one.
+        If several captures have the same image, the newest. Raises UnknownName.
+        """
         ref = self.ref(text)
         if ref and ref.capture:
             tips = self.tips_of({text: ref})
@@ -232,13 +239,19 @@ class Reader:
         ids: list[str] = []
         if is_id_prefix(text):
             ids = [i for (i,) in self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 3", (f"{text}*",))]
+        if is_image_prefix(text):
+            query = (
+                "SELECT capture FROM standings JOIN captures ON id = capture WHERE image GLOB ?"
+                " GROUP BY image HAVING max(created) LIMIT 3"
+            )
+            ids += [one for (one,) in self._execute(query, (f"{text}*",)) if one not in ids]
         if len(ids) == 1 and (found := self.captures_of(ids, may_lack=True)):
             return found[ids[0]]
         if len(ids) > 1:
             raise UnknownName(
                 "find",
                 repr(text),
-                "several captures have ids that begin with this",
+                "several captures or images have ids that begin with this",
                 "give more digits",
                 code="ambiguous",
             )

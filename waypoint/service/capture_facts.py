@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from waypoint.capture.layers.table import NAMED, layer_of
 from waypoint.model.conditions import facts_of
@@ -12,22 +13,25 @@ from waypoint.records.reading import Reader
 from waypoint.session.birth.rights import MaySee
 from waypoint.session.session_facts import of_limits
 
+Measured = Mapping[str, Mapping[str, object]]
+_NOTHING: Measured = MappingProxyType({})
+
 
 def of_all(names: Reader, captures: Sequence[Capture], sees: MaySee) -> list[CaptureFacts]:
-    """The facts about each of these captures, without the sizes of their files."""
+    """The facts about each of these captures, without what must be measured."""
     ids = [capture.id for capture in captures]
     found, standings = names.names_of_all(ids), names.standings(ids)
     return [of(capture, found[capture.id], standings[capture.id], sees) for capture in captures]
 
 
 def of(
-    capture: Capture, names: list[str], standing: Standing, sees: MaySee, sizes: Mapping[str, int] = {}
+    capture: Capture, names: list[str], standing: Standing, sees: MaySee, measured: Measured = _NOTHING
 ) -> CaptureFacts:
     """The facts about one capture, without its programs, folder and environment if the caller may not see them.
 
-    `names`: the names that stand for it. `sizes`: the measured bytes of its layers, by kind.
+    `names`: the names that stand for it. `measured`: facts about its layers that were measured, by kind.
     """
-    facts = _of(capture, names, standing, sizes)
+    facts = _of(capture, names, standing, measured)
     if sees(capture.setting.user):
         return facts
     layers = {kind: _without_programs(layer) if layer else None for kind, layer in facts.layers.items()}
@@ -43,7 +47,7 @@ def _without_programs(layer: LayerFacts) -> LayerFacts:
     return hidden
 
 
-def _of(capture: Capture, names: list[str], standing: Standing, sizes: Mapping[str, int]) -> CaptureFacts:
+def _of(capture: Capture, names: list[str], standing: Standing, measured: Measured) -> CaptureFacts:
     processes, machine = capture.layer(ProcessesLayer), capture.machine
     return CaptureFacts(
         capture=capture.id,
@@ -64,7 +68,7 @@ def _of(capture: Capture, names: list[str], standing: Standing, sizes: Mapping[s
         degraded=facts_of(capture.degraded),
         environment=sorted(processes.env if processes else capture.setting.env),
         machine={"kernel": machine.kernel, "architecture": machine.architecture, "cpu": machine.cpu} if machine else {},
-        layers=_layers(capture, sizes),
+        layers=_layers(capture, measured),
         removed=standing.removed,
         limits=of_limits(capture.setting.limits),
         proof=of_proof(standing.proof) if standing.proof is not None else None,
@@ -85,11 +89,11 @@ def of_proof(proof: Proof) -> ProofFacts:
     )
 
 
-def _layers(capture: Capture, sizes: Mapping[str, int]) -> dict[str, LayerFacts | None]:
+def _layers(capture: Capture, measured: Measured) -> dict[str, LayerFacts | None]:
     """The facts about the layers, by kind; None for a usual layer that the capture lacks."""
     found: dict[str, LayerFacts | None] = dict.fromkeys(layer.kind for layer in NAMED)
     for kind, record in capture.layers.items():
         facts = {"size_bytes": None, "digest": None, **layer_of(kind).facts(record)}
-        facts |= {"size_bytes": sizes[kind]} if kind in sizes else {}
+        facts |= measured.get(kind, {})
         found[kind] = facts  # type: ignore[assignment]  # each kind has its own fields
     return found

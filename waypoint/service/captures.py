@@ -73,6 +73,8 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     live = None if request.park else home.sessions.find(branch)
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []
     proof = capture_facts.of_proof(await prove_capture(home.sessions.resources, kept)) if request.prove else None
+    if request.wait:
+        await home.storing.wait(kept)
     standing = home.names.standing(kept.id)
     return CheckpointFacts(
         name=request.name,

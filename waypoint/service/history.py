@@ -50,12 +50,12 @@ def _iter_log(home: Home, query: LogQuery, sees: rights.MaySee) -> Pages[Capture
 
 
 async def show(home: Home, name: str) -> CaptureFacts:
-    """All facts about a capture, sizes included. Walks over the capture's files, in a thread."""
+    """All facts about a capture, with sizes and digests. Walks over the capture's files, in a thread."""
     capture = home.names.find(name)
     names, standing = home.names.names_of(capture.id), home.names.standing(capture.id)
     sees = rights.may_see(home.sessions.resources)
-    sizes = {} if standing.removed else await asyncio.to_thread(home.captures.sizes, capture)
-    return capture_facts.of(capture, names, standing, sees, sizes)
+    measured = {} if standing.removed else await asyncio.to_thread(home.captures.measure, capture)
+    return capture_facts.of(capture, names, standing, sees, measured)
 
 
 async def branches(home: Home) -> Pages[BranchFacts]:

@@ -33,7 +33,7 @@ from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.facts import StatusFacts, StrangerFacts
 from waypoint.model.ids import new_id
 from waypoint.model.paths import config_path, home_id, runtime_folder
-from waypoint.model.records import HOST_IDS, Capture, IdMap, SessionLimits
+from waypoint.model.records import HOST_IDS, Capture, IdMap, Operation, SessionLimits
 from waypoint.model.times import iso_time
 from waypoint.records.failures import how_to_move_away
 from waypoint.records.names import Names
@@ -42,6 +42,7 @@ from waypoint.service.background.events import Events
 from waypoint.service.background.growth import PoolWatch
 from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
+from waypoint.service.storing import Storing
 from waypoint.session.adopt import adopt_all, end_dumps
 from waypoint.session.birth import rights
 from waypoint.session.live.pending_records import PendingRecords
@@ -116,7 +117,7 @@ class Home:
         reserve = Reserve(path)
         reserve.make_room()
         self.names = Names(path / "names.db", reserve)
-        self.names.on_operation = self.events.tell_operation
+        self.names.on_operation = self._tell_operation
         _check_pool(path, self.names)
         self.pool = open_pool(path, "auto", config.pool, reserve.make_room)
         self._watch = PoolWatch(self.pool, places.cgroup, lambda: loop.call_soon_threadsafe(self.relieve_later))
@@ -124,7 +125,8 @@ class Home:
         tries = functools.partial(trial, home=path)
         find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
         spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
-        self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside)
+        self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside, self._watch.writing)
+        self.storing = Storing(self.names, self.captures, self.jobs)
         router_place = router.Place(path, places.runtime, places.cgroup, places.ids.owner_of_router(), host_mounts)
         self.egress = Egress(router_place)
         self.sessions = Registry(
@@ -172,6 +174,7 @@ class Home:
         await asyncio.to_thread(end_dumps, home.sessions.resources)
         home.strangers = adopt_all(home.sessions)
         home._compact_later()
+        home.storing.later()
         home.relief = relief
         home.sessions.resources.pending_records.on_written = home._compact_later
         home.sessions.on_change = home._tell_session  # only now: adopted sessions are not announced
@@ -220,6 +223,10 @@ class Home:
         asked = SessionLimits(cpus=1.0)  # there is no usual limit of processors
         return self._places.limiter.of_session(asked).unlimited(fill_in(asked), ids)
 
+    def _tell_operation(self, entry: Operation) -> None:
+        self.events.tell_operation(entry)
+        self.storing.later()
+
     def _tell_session(self, change: SessionChange, live: LiveSession) -> None:
         record = live.record
         self.events.publish(
@@ -252,6 +259,7 @@ class Home:
     async def shutdown(self) -> None:
         """Close everything when streams and requests have ended. The process exits afterwards; sessions continue."""
         self.relief = None
+        await asyncio.to_thread(self.storing.close)
         if self._compaction is not None:
             self._compaction.cancel()
         if self._host_watch is not None:

@@ -139,6 +139,7 @@ class _Work:
         chosen = self._remove()
         self._drop_all(chosen)
         strangers = self._remove_strangers()
+        self._try("the store of images", self._collect_images)
         self._try("the free space of the pool", home.pool.settle)  # the next command may need it
         if not self.is_cancelled:
             self._try("the free space of the pool", functools.partial(home.pool.compact, home.is_idle))
@@ -168,6 +169,12 @@ class _Work:
         if count:
             log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
         return count
+
+    def _collect_images(self) -> None:
+        home = self._home
+        if home.captures.images.store.exists():
+            with home.storing.lock:
+                home.captures.images.gc(sorted(set(home.names.images().values())))
 
     def _remove(self, limit: int | None = None) -> list[Capture]:
         home = self._home

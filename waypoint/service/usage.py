@@ -41,7 +41,7 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             holders=holders,
             logical_bytes=sum(one["files_bytes"] + one["processes_bytes"] for one in holders),
             unique_bytes=in_pool + hot_bytes if wanted is None else own,
-            stored_bytes=0,
+            stored_bytes=_files(f"{escape(str(home.captures.images.store))}/packs/*"),
             hot_bytes=hot_bytes,
             pool_bytes=pool_bytes,
             overhead_bytes=max(0, pool_bytes - in_pool),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from waypoint.capture.layers.layer import Area, Attachment, Layer, Part, Taking
+from waypoint.capture.layers.layer import Area, Attachment, Layer, Part, StoredFolder, Taking
 from waypoint.linux.calls import programs
 from waypoint.linux.storage import access, filesystem
 from waypoint.linux.storage.deep import walk
@@ -69,6 +69,9 @@ class Attached(Layer):
             )
             raise UnknownName("find", on, said, f"see 'waypoint layer list {origin.id[:12]}'")
         return msgspec.convert(origin.layers[kind], AttachedLayer)
+
+    def folders(self, area: Area, origin: Capture, kind: str) -> dict[str, StoredFolder]:
+        return {"content": StoredFolder(area.hot.attached(origin.id, kind), "user")}
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         return record

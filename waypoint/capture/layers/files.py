@@ -7,9 +7,10 @@ import os
 import shutil
 import subprocess
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
-from waypoint.capture.layers.layer import Area, Layer, Part, Taking
+from waypoint.capture.layers.layer import Area, Layer, Part, StoredFolder, Taking
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.storage import beneath, filesystem, idmapped
 from waypoint.linux.storage.deep import walk
@@ -128,6 +129,12 @@ class Files(Layer):
 
     def path(self, area: Area, origin: Capture) -> str:
         return area.pool.path(origin.tree)
+
+    def folders(self, area: Area, origin: Capture, kind: str) -> dict[str, StoredFolder]:
+        return {
+            "tree": StoredFolder(Path(self.path(area, origin)), "session"),
+            "memory": StoredFolder(area.hot.memory(origin.id), "user"),
+        }
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         return {"tree": record["tree"]}

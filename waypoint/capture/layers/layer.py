@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.subject import Subject
@@ -156,6 +156,18 @@ class Part:
     def cancel(self) -> None: ...
 
 
+class StoredFolder(NamedTuple):
+    """A folder of a capture that is stored in its image. `only`: the names in it that are stored; empty: all.
+
+    `content`: `session`: an upper tree, without overlayfs's `work` folders; `user`: other files whose times matter;
+    `pages`: CRIU's images; `own`: files of Waypoint.
+    """
+
+    path: Path
+    content: Literal["session", "user", "pages", "own"] = "own"
+    only: tuple[str, ...] = ()
+
+
 class Layer:
     """One kind of layer: a module, and a row in the table (table.py). `kind`: the name of the layer in records, in JSON
     and on the command line. `tiers`: of the captures that have it.
@@ -177,6 +189,10 @@ class Layer:
 
     def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
         """Restore the rest of the layer of `origin` to `target`. After a failure the caller removes `target`."""
+
+    def folders(self, area: Area, origin: Capture, kind: str) -> dict[str, StoredFolder]:
+        """The folders of the layer `kind` on disk, by the names that they have in the image. They need not exist."""
+        return {}
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         """The facts about the layer for answers, without secrets."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from waypoint.capture.layers.files import damaged
-from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taking
+from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, StoredFolder, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.calls import hard_limits, machine
@@ -303,6 +303,9 @@ class Processes(Layer):
         folders = [bind.target for bind in origin.setting.binds]
         with _reading(area, origin) as images_fd:
             return comparison.changed_outside(images_fd, folders) if folders else []
+
+    def folders(self, area: Area, origin: Capture, kind: str) -> dict[str, StoredFolder]:
+        return {"images": StoredFolder(area.hot.images(origin.id), "pages")}
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         found = msgspec.convert(record, ProcessesLayer)

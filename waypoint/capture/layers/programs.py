@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from waypoint.capture.layers.files import damaged
-from waypoint.capture.layers.layer import Area, Layer, Part, Taking
+from waypoint.capture.layers.layer import Area, Layer, Part, StoredFolder, Taking
 from waypoint.linux.storage import files
 from waypoint.model.conditions import degradation, facts_of
 from waypoint.model.records import Capture, ProgramsLayer
@@ -56,6 +56,10 @@ class Programs(Layer):
 
     def part(self, taking: Taking) -> ProgramsPart:
         return ProgramsPart(taking)
+
+    def folders(self, area: Area, origin: Capture, kind: str) -> dict[str, StoredFolder]:
+        path = area.hot.programs(origin.id)
+        return {"programs": StoredFolder(path.parent, only=(path.name,))}
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         return {**record, "lost": facts_of(msgspec.convert(record, ProgramsLayer).lost)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from shellwrap.ring import copy_ring
 from waypoint.capture.layers.files import damaged
-from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taking
+from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, StoredFolder, Taking
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.tasks import cgroups
 from waypoint.model.paths import COMMAND_FILE, QUEUES_FILE, RING_FILE, TYPED_AHEAD_FILE
@@ -74,6 +74,9 @@ class Terminal(Layer):
 
     def part(self, taking: Taking) -> TerminalPart:
         return TerminalPart(taking)
+
+    def folders(self, area: Area, origin: Capture, kind: str) -> dict[str, StoredFolder]:
+        return {"terminal": StoredFolder(area.hot.terminal(origin.id))}
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         return record

@@ -97,6 +97,7 @@ def _whole(found: DuFacts) -> list[tuple[str, str]]:
         ("captures and sessions", shared),
         ("pool of files", pool),
         ("processes, terminals", size(found.hot_bytes)),
+        ("store of images", size(found.stored_bytes)),
         ("names.db", size(found.names_bytes)),
         ("logs", size(found.logs_bytes)),
         ("the home", f"{size(found.home_bytes)}; {size(found.free_bytes)} are free on its disk"),

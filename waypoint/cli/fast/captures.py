@@ -26,8 +26,9 @@ def checkpoint(given: "Given") -> int:
     }
     if given.texts("attach"):
         body["attach"] = _kinds(given.texts("attach"), "attach", absolute)
-    if given.flag("prove"):
-        body["prove"] = True
+    for option in ("prove", "wait"):
+        if given.flag(option):
+            body[option] = True
     target = f"/v1/sessions/{quote_branch(branch_of(given))}/checkpoint"
     made = checkpoint_of(ask(home_of(given), "POST", target, body, may_repeat=False))
     if given.flag("json"):

@@ -5,7 +5,7 @@ A new route needs a record type for its request (`waypoint.model`), a function (
 
 from waypoint.daemon.http import openapi
 from waypoint.daemon.http.route import MAX_EXEC_BODY_BYTES, Route, Routes
-from waypoint.service import activity, captures, history, home, housekeeping, layers, sessions, usage
+from waypoint.service import activity, captures, history, home, housekeeping, images, layers, sessions, usage
 
 _SESSION = "/v1/sessions/{branch}"
 
@@ -78,6 +78,8 @@ ROUTES: Routes = (
     Route("GET", "/v1/operations", history.operations, "The operation log", wrap="operations"),
     Route("POST", "/v1/operations/undo", history.undo, "Undo an operation"),
     Route("GET", "/v1/usage", usage.du, "The disk usage of captures and sessions"),
+    Route("POST", "/v1/verify", images.verify, "Look for damage in the store of images"),
+    Route("POST", "/v1/evict", images.evict, "Remove the copies of captures outside of the store of images"),
     Route("POST", "/v1/gc", housekeeping.gc, "Remove captures that are no longer needed, and left-over files"),
     Route("POST", f"{_SESSION}/attach", sessions.attach, "Attach to the session's terminal"),
     Route(

@@ -178,6 +178,7 @@ CHECKPOINT = Verb(
             "KIND=PATH",
         ),
         PROVE,
+        Option(("--wait",), "flag", "Return when the checkpoint is in the store and survives a power loss."),
         Option(("--park",), "flag", "Then end the session; 'waypoint shell BRANCH' continues it. Requires tier live."),
         Option(("--force",), "flag", "If a checkpoint NAME exists, replace it."),
         JSON,

@@ -331,6 +331,34 @@ _UNDO = Verb(
     arguments=(Argument("number", "N", required=False, is_number=True),),
 )
 
+_VERIFY = Verb(
+    "verify",
+    (
+        Option(("--read-data",), "flag", "Read every byte of the store; without it, only what describes the content."),
+        JSON,
+        HOME,
+    ),
+    """Look for damage in the store of images.
+
+    Checkpoints and the latest captures of branches are stored, in the background, in a store that survives a power
+    loss. This command tests whether each of them can be restored from there. Damage is printed with the names
+    concerned; the exit status is 10 then. Parts that cannot be read are stored again by the next checkpoint that has
+    them.""",
+    "Example: waypoint verify --read-data",
+)
+
+_EVICT = Verb(
+    "evict",
+    (Option(("--all",), "flag", "All checkpoints, and the latest captures of all branches."), JSON, HOME),
+    """Remove the copies of captures outside of the store.
+
+    A capture is kept as it was taken, so that a restore takes milliseconds, and in the store, where equal data of all
+    captures is kept once. This command removes the first of them, after storing the capture if necessary. A restore
+    then extracts the capture from the store again, which takes longer. Running sessions are not affected.""",
+    "Example: waypoint evict before-upgrade; waypoint evict --all",
+    arguments=(Argument("names", "NAME", required=False, many=True),),
+)
+
 _GC = Verb(
     "gc",
     (
@@ -469,6 +497,8 @@ WAYPOINT = Group(
             _RM,
             _UNDO,
             _OP,
+            _VERIFY,
+            _EVICT,
             _GC,
             _DU,
             _EVENTS,

@@ -27,7 +27,11 @@ def read_messages(images_fd: int, name: str, magic: int) -> list[bytes]:
     except FileNotFoundError:
         return []
     with open(fd, "rb") as file:
-        content = file.read()
+        return parse_messages(file.read(), name, magic)
+
+
+def parse_messages(content: bytes, name: str, magic: int) -> list[bytes]:
+    """The messages in the content of the image `name`. Raises ValueError."""
     place = _MAGIC.size
     if content[:place] != _MAGIC.pack(_COMMON_MAGIC, magic):
         raise ValueError(f"{name} contains another kind of image than its name says")

@@ -1,0 +1,168 @@
+"""Captures in the store: what is durable comes back after its copy outside of the store was removed, whole."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.sessions import inside
+from tests.homes import Home, open_home
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+SERVER = """
+import http.server
+heap, asked = bytearray(range(256)) * (32 << 12), 0
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        global asked
+        asked += 1
+        heap[asked * 5000] = 255
+        self.send_response(200); self.end_headers(); self.wfile.write(b"%d %d" % (asked, sum(heap)))
+http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+"""
+ASK = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:8000\").read().decode())'"
+
+
+@pytest.fixture(scope="module")
+def own_home() -> Iterator[Home]:
+    with open_home() as home:
+        yield home
+
+
+def pack_bytes(home: Home) -> int:
+    return sum(pack.stat().st_size for pack in (home.path / "store/packs").iterdir())
+
+
+def worker(home: Home) -> int:
+    """The pid of the daemon's process for the store; 0 if there is none."""
+    daemon = home.must("daemon", "status", "--json").json()["pid"]
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if parent == daemon and b"worker_program.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        except OSError:
+            continue
+    return 0
+
+
+def test_everything_comes_back_from_the_store(own_home: Home, tmp_path: Path) -> None:
+    home = own_home
+    (tmp_path / "model").write_bytes(os.urandom(300_000))
+    home.must("shell", "-d", "main")
+    inside(home, "main", f"mkdir /srv/work; cd /srv/work; cat >server.py <<'END'\n{SERVER}END")
+    inside(
+        home,
+        "main",
+        "python3 server.py >/dev/null 2>&1 & echo first >file; ln file other; X=before; echo shm >/dev/shm/s",
+    )
+    wait_until(lambda: inside(home, "main", f"{ASK} 2>/dev/null || :").startswith("1 "), "the server answers")
+    made = home.must("checkpoint", "one", "--wait", "--attach", f"model={tmp_path}/model", "--json").json()
+    assert (made["tier"], made["durable"], made["degraded"]) == ("live", True, [])
+    first = pack_bytes(home)
+    inside(home, "main", "echo second >file; rm /dev/shm/s; X=after")
+    second = inside(home, "main", ASK)
+    again = home.must("checkpoint", "two", "--wait", "--json").json()
+    assert pack_bytes(home) - first < 2 << 20  # of 32 MiB of memory
+    shown = home.must("show", made["image"][:10], "--json").json()
+    assert (shown["capture"], shown["durable"]) == (made["capture"], True)
+    with_digest = {kind for kind, layer in shown["layers"].items() if layer and layer["digest"]}
+    assert with_digest == {"files", "model", "processes", "programs", "terminal"}
+    home.must("stop", "--all")
+    evicted = home.must("evict", "--all", "--json").json()
+    assert {one["capture"] for one in evicted["evicted"]} >= {made["capture"], again["capture"]}
+    assert evicted["kept"] == []
+    assert {path.name for path in (home.path / "hot").iterdir() if path.is_dir()} == set()
+    assert home.must("verify", "--read-data", "--json").json()["damage"] == []
+
+    home.must("restore", "one", "--new", "new-one")
+    assert inside(home, "new-one", ASK).startswith("2 ")
+    assert inside(home, "new-one", "cat file /dev/shm/s; echo $X; stat -c %h file") == "first\nshm\nbefore\n2\n"
+    home.must("fork", "two", "new-two", "new-three")
+    assert inside(home, "new-two", "cat file; echo $X; ls /dev/shm") == "second\nafter\n"
+    assert inside(home, "new-three", ASK).split()[0] == f"{int(second.split()[0]) + 1}"
+    home.must("layer", "get", "one", "model", str(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == (tmp_path / "model").read_bytes()
+    home.must("stop", "--all")
+
+
+def test_damage_is_reported_with_the_names_concerned(own_home: Home) -> None:
+    home = own_home
+    home.must("shell", "-d", "main")
+    random = inside(home, "main", "head -c 100000 /dev/urandom >/srv/random; sha256sum </srv/random")
+    home.must("checkpoint", "sound", "--wait")
+    before = {pack.name for pack in (home.path / "store/packs").iterdir()}
+    inside(home, "main", "head -c 100000 /dev/urandom >/srv/more")
+    home.must("checkpoint", "damaged", "--wait")
+    home.must("stop", "main")
+    home.must("evict", "--all")
+    (pack,) = sorted(
+        (one for one in (home.path / "store/packs").iterdir() if one.name not in before),
+        key=lambda one: -one.stat().st_size,
+    )[:1]
+    content = bytearray(pack.read_bytes())
+    content[content.index(b"WPpack") + 30_000] ^= 1
+    pack.write_bytes(content)
+    assert home.must("verify").stdout.startswith("no damage")
+    done = home.cli("verify", "--read-data", "--json")
+    assert (done.code, {name for one in done.json()["damage"] for name in one["names"]}) == (10, {"damaged", "main"})
+    assert home.cli("verify").code == 10
+    refused = home.cli("restore", "damaged", "--new", "no")
+    assert (refused.code, "store" in refused.stderr) == (10, True), refused
+    home.must("restore", "sound", "--new", "yes")
+    assert inside(home, "yes", "sha256sum </srv/random") == random
+    home.must("stop", "--all")
+    home.must("rm", "damaged", "main")
+    home.must("gc", "--keep-operations", "0s")
+    assert home.must("verify", "--read-data").stdout.startswith("no damage")
+
+
+def test_a_gc_removes_the_images_of_removed_captures(own_home: Home) -> None:
+    home = own_home
+    home.must("shell", "-d", "large")
+    inside(home, "large", "head -c 20000000 /dev/urandom >/srv/large")
+    home.must("checkpoint", "large-cp", "-b", "large", "--wait")
+    home.must("stop", "large")
+    before = pack_bytes(home)
+    home.must("rm", "large-cp", "large")
+    home.must("gc", "--keep-operations", "0s")
+    assert before - pack_bytes(home) > 19 << 20
+
+
+def test_captures_are_stored_in_the_background_and_again_after_a_kill(own_home: Home) -> None:
+    home = own_home
+    home.must("shell", "-d", "kill")
+    inside(home, "kill", "head -c 3000000 /dev/urandom >/srv/kill")
+    capture = home.must("checkpoint", "kill-cp", "-b", "kill", "--json").json()["capture"]
+    assert not home.must("show", capture, "--json").json()["durable"]
+    os.kill(home.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
+
+    def is_durable() -> bool:
+        return bool(home.must("show", capture, "--json").json()["durable"])
+
+    home.must("checkpoint", "kill-cp2", "-b", "kill", "--wait")  # the other one is stored in the same job
+    wait_until(is_durable, "the next daemon stores the capture")
+    os.kill(worker(home), signal.SIGKILL)
+    home.must("checkpoint", "kill-cp3", "-b", "kill", "--wait")
+    home.must("stop", "kill")
+    assert home.must("verify", "--read-data").stdout.startswith("no damage")
+
+
+def test_what_is_in_use_is_not_evicted_and_what_cannot_be_told_is_refused(own_home: Home) -> None:
+    home = own_home
+    assert home.cli("evict").code == 2
+    assert home.cli("evict", "x", "--all").code == 2
+    assert home.cli("evict", "unknown-name").code == 2
+    home.must("shell", "-d", "live")
+    home.must("checkpoint", "live-cp", "-b", "live")
+    evicted = home.must("evict", "live-cp", "--json").json()  # which stores it first
+    assert [one["name"] for one in evicted["evicted"]] == ["live-cp"]
+    assert home.must("evict", "live-cp", "--json").json()["evicted"] == []
+    inside(home, "live", "echo on >/srv/on")
+    home.must("restore", "live-cp", "-b", "live")
+    assert inside(home, "live", "ls /srv/on 2>/dev/null || echo gone") == "gone\n"
+    home.must("stop", "live")

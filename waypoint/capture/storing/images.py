@@ -1,0 +1,225 @@
+"""The captures of a home as images in its store: storing, extracting, and removing what the store has, too.
+
+A capture is *hot* if its files are on disk outside of the store. Its upper tree is made last and removed first, so a
+capture whose tree exists is hot as a whole.
+"""
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from waypoint.capture.layers.layer import Area, StoredFolder
+from waypoint.capture.layers.table import layer_of
+from waypoint.capture.storing.orders import Collect, Damage, Freed, Ingest, Ingested, Recall, StoredPart, Verify
+from waypoint.capture.storing.workers import Workers
+from waypoint.linux.storage.deep import remove_path
+from waypoint.model.ids import new_id
+from waypoint.model.records import Capture, Machine
+from waypoint.records.names import Names
+
+_MAX_JSON_INT = (1 << 53) - 1
+# Of the records of layers: what is measured, or is the name of something on this machine.
+_LEFT_OUT = {"files": ("tree",), "processes": ("frozen_us",)}
+
+
+_ANCESTORS = 20
+
+OnProgress = Callable[[int], None]
+Writing = Callable[[], AbstractContextManager[object]]
+"""Makes the pool grow ahead of what is written to it in the `with` block."""
+
+
+class Images:
+    """The store of a home. All methods block and are thread-safe."""
+
+    def __init__(self, store: Path, area: Area, names: Names, writing: Writing) -> None:
+        self.store = store
+        self.workers = Workers()
+        self._area = area
+        self._names = names
+        self._writing = writing
+        self._lock = threading.Lock()
+        self._moving: dict[str, threading.Lock] = {}  # by capture, while it is being extracted or evicted
+
+    def is_hot(self, capture: Capture) -> bool:
+        return os.path.isdir(self._area.pool.path(capture.tree))
+
+    def ingest(self, capture: Capture, on_progress: OnProgress) -> Ingested:
+        """Store a capture that is held. The image is durable on return."""
+        earlier, image = self._nearest_stored(capture)
+        parents = [image] if image else []
+        order = _ingest_order(self.store, self._area, capture, parents, earlier)
+        return self.workers.run(order, Ingested, on_progress)
+
+    def make_hot(self, capture: Capture) -> None:
+        """Extract a capture from the store, unless it is hot, or the store does not have it."""
+        with self._only_one(capture.id):
+            image = self._names.standing(capture.id).image
+            if image is not None and not self.is_hot(capture):
+                with self._writing():
+                    self._recall(capture, image)
+
+    def evict(self, capture: Capture, is_held: Callable[[], bool]) -> bool:
+        """Remove a capture outside of the store. Returns False if it is not hot, or `is_held`."""
+        with self._only_one(capture.id):
+            if is_held() or not self.is_hot(capture):
+                return False
+            self._area.pool.remove(capture.tree)
+            self._area.hot.remove(capture.id)
+            return True
+
+    def digests(self, image: str) -> dict[str, str]:
+        """The digests of the layers of an image that have content: of its only folder, or of all, as SHA-256 of a line
+        for each. {} if the image cannot be read.
+        """
+        try:
+            content = msgspec.json.decode((self.store / "images" / image).read_bytes(), type=_Layers)
+        except (OSError, msgspec.MsgspecError):
+            return {}
+        return {kind: _digest(layer.roots) for kind, layer in content.layers.items() if layer.roots}
+
+    def verify(self, *, read_data: bool) -> list[Damage]:
+        return self.workers.run(Verify(store=str(self.store), read_data=read_data), list[Damage])
+
+    def gc(self, keep: Sequence[str]) -> Freed:
+        """Remove all images but `keep`. No image may be stored meanwhile."""
+        return self.workers.run(Collect(store=str(self.store), keep=list(keep)), Freed)
+
+    def _nearest_stored(self, capture: Capture) -> tuple[Capture | None, str]:
+        """The nearest ancestor that is in the store, and its image's id."""
+        wanted = capture.parents
+        for _ in range(_ANCESTORS):
+            found = self._names.captures_of(wanted, may_lack=True)
+            for ancestor in found.values():
+                image = self._names.standing(ancestor.id).image
+                if image is not None:
+                    return ancestor, image
+            wanted = [parent for ancestor in found.values() for parent in ancestor.parents]
+        return None, ""
+
+    def _recall(self, capture: Capture, image: str) -> None:
+        """Extract to other names first. They are disposable: after a crash the next daemon removes them."""
+        pool, hot = self._area.pool, self._area.hot
+        tree, folder = new_id(), new_id()
+        with self._names.change("restore") as change:
+            change.add_disposable(tree)
+            change.add_disposable(folder)
+        try:
+            places = {
+                Path(pool.path(capture.tree)): Path(pool.create(tree)),
+                hot.folder / capture.id: hot.folder / folder,
+            }
+            self.workers.run(_recall_order(self.store, self._area, capture, image, places), type(None))
+            if (hot.folder / folder).exists():
+                hot.remove(capture.id)  # what a crash has left of it
+                os.rename(hot.folder / folder, hot.folder / capture.id)
+            pool.snapshot(tree, capture.tree, sealed=True)
+        finally:
+            pool.remove(tree)
+            with contextlib.suppress(OSError):
+                remove_path(hot.folder / folder)
+
+    @contextlib.contextmanager
+    def _only_one(self, capture_id: str) -> Iterator[None]:
+        with self._lock:
+            one = self._moving.setdefault(capture_id, threading.Lock())
+        with one:
+            yield
+
+
+class _Roots(msgspec.Struct):
+    roots: dict[str, str] = {}
+
+
+class _Layers(msgspec.Struct):
+    """What is read of a manifest here (store/manifest.py)."""
+
+    layers: dict[str, _Roots]
+
+
+def _digest(roots: dict[str, str]) -> str:
+    if len(roots) == 1:
+        return next(iter(roots.values()))
+    return hashlib.sha256("".join(f"{name} {roots[name]}\n" for name in sorted(roots)).encode()).hexdigest()
+
+
+def _ingest_order(store: Path, area: Area, capture: Capture, parents: Sequence[str], earlier: Capture | None) -> Ingest:
+    """`earlier`: the capture before it, which is in the store as the first of `parents`."""
+    return Ingest(
+        store=str(store),
+        parts=[part for part in _parts(area, capture) if Path(part.path).is_dir()],
+        layers={kind: _layer_facts(kind, record) for kind, record in capture.layers.items()},
+        parents=list(parents),
+        platform=_platform(capture.machine),
+        facts=_portable(
+            {
+                "tier": capture.tier,
+                "setting": msgspec.to_builtins(capture.setting),
+                "degraded": msgspec.to_builtins(capture.degraded),
+                "folder": capture.folder,
+                "exit": capture.exit,
+            }
+        ),
+        earlier=parents[0] if earlier is not None else "",
+        earlier_tree=area.pool.path(earlier.tree) if earlier is not None else "",
+    )
+
+
+def _recall_order(store: Path, area: Area, capture: Capture, image: str, places: dict[Path, Path]) -> Recall:
+    """`places`: for folders of the capture that hold its parts, the folders to extract these to."""
+
+    def moved(path: str) -> str:
+        for origin, target in places.items():
+            if Path(path).is_relative_to(origin):
+                return str(target / Path(path).relative_to(origin))
+        raise AssertionError(path)
+
+    parts = sorted(_parts(area, capture), key=lambda part: len(part.path))  # a folder before those in it
+    found = [StoredPart(layer=one.layer, name=one.name, path=moved(one.path)) for one in parts]
+    return Recall(store=str(store), image=image, parts=found)
+
+
+def _parts(area: Area, capture: Capture) -> list[StoredPart]:
+    return [
+        _part(kind, name, folder)
+        for kind in capture.layers
+        for name, folder in layer_of(kind).folders(area, capture, kind).items()
+    ]
+
+
+def _part(kind: str, name: str, folder: StoredFolder) -> StoredPart:
+    return StoredPart(layer=kind, name=name, path=str(folder.path), content=folder.content, only=list(folder.only))
+
+
+def _layer_facts(kind: str, record: dict[str, Any]) -> dict[str, Any]:
+    return {name: _portable(value) for name, value in record.items() if name not in _LEFT_OUT.get(kind, ())}
+
+
+def _platform(machine: Machine | None) -> dict[str, Any]:
+    if machine is None:
+        return {}
+    return {
+        "kernel": machine.kernel,
+        "architecture": machine.architecture,
+        "cpu": machine.cpu,
+        "cpu_features": sorted(machine.cpu_features),
+    }
+
+
+def _portable(value: Any) -> Any:  # noqa: ANN401  # JSON
+    """Integers that JSON readers may round (RFC 8785, 3.2.2.3) become text."""
+    match value:
+        case dict():
+            return {name: _portable(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_portable(one) for one in value]
+        case int() if not isinstance(value, bool) and abs(value) > _MAX_JSON_INT:
+            return str(value)
+    return value

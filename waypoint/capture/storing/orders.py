@@ -1,0 +1,90 @@
+"""What the daemon asks the store's own process to do, and what this process answers: one JSON object on each line."""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class StoredPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder on disk, and its name in a layer of the image. The rest as in `StoredFolder` (layers/layer.py)."""
+
+    layer: str
+    name: str
+    path: str
+    content: Literal["session", "user", "pages", "own"] = "own"
+    only: list[str] = []
+
+
+class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="ingest"):
+    """Store the parts of a capture as an image. `layers`: by kind, the facts for the manifest. `earlier`: the id of the
+    image of the capture before it, if there is one, and `earlier_tree` the path of this capture's files, if they are on
+    disk. Answer: Ingested.
+    """
+
+    store: str
+    parts: list[StoredPart]
+    layers: dict[str, dict[str, Any]]
+    parents: list[str]
+    platform: dict[str, Any]
+    facts: dict[str, Any]
+    earlier: str = ""
+    earlier_tree: str = ""
+
+
+class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
+    """Extract parts of an image into folders, which are made if they are missing. Answer: None."""
+
+    store: str
+    image: str
+    parts: list[StoredPart]
+
+
+class Verify(msgspec.Struct, frozen=True, kw_only=True, tag="verify"):
+    """Look for damage. Answer: a list of Damage."""
+
+    store: str
+    read_data: bool
+
+
+class Collect(msgspec.Struct, frozen=True, kw_only=True, tag="gc"):
+    """Remove all images but `keep`, and what only they need. Answer: Freed."""
+
+    store: str
+    keep: list[str]
+
+
+Order = Ingest | Recall | Verify | Collect
+
+
+class Ingested(msgspec.Struct, frozen=True, kw_only=True):
+    """`image`: its id. `content_bytes`: what was read. `new_bytes`: by how much the store has grown. `ms`: how long it
+    took. `changed_only`: whether only changed files were read.
+    """
+
+    image: str
+    content_bytes: int
+    new_bytes: int
+    ms: float
+    changed_only: bool
+
+
+class Damage(msgspec.Struct, frozen=True, array_like=True):
+    """As in store/upkeep.py."""
+
+    said: str
+    images: list[str]
+
+
+class Freed(msgspec.Struct, frozen=True, array_like=True):
+    """As in store/upkeep.py."""
+
+    bytes: int
+    images: int
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the answer. `progress`: bytes so far; more lines follow. `error`: the parts of a WaypointError."""
+
+    progress: int | None = None
+    result: Any = None
+    error: dict[str, Any] | None = None

@@ -1,0 +1,139 @@
+"""What the store's own process does for an order."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from waypoint.capture.storing.orders import Collect, Ingest, Ingested, Order, Recall, StoredPart, Verify
+from waypoint.capture.storing.page_cuts import PageCuts
+from waypoint.linux.storage import btrfs_changes
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.model.errors import StoreDamaged, UnknownName
+from waypoint.store import manifest, upkeep
+from waypoint.store.extract import extract
+from waypoint.store.manifest import ImageLayer, Manifest
+from waypoint.store.scan import Changed, ScanOptions, store_folder
+from waypoint.store.store import Reader, Store, Writer, make_store
+
+OnProgress = Callable[[int], None]
+
+INGEST_NICE = 10
+
+
+def carry_out(order: Order, on_progress: OnProgress) -> object:
+    """Carry out the order, and return the answer. Raises WaypointError, OSError."""
+    store = _opened(order.store)
+    # Only a restore waits for its end.
+    os.setpriority(os.PRIO_PROCESS, 0, 0 if isinstance(order, Recall) else INGEST_NICE)
+    match order:
+        case Ingest():
+            return _ingest(store, order, on_progress)
+        case Recall():
+            _recall(store, order, on_progress)
+            return None
+        case Verify():
+            return upkeep.verify(store, read_data=order.read_data)
+        case Collect():
+            return upkeep.gc(store, order.keep)
+
+
+def _opened(path: str) -> Store:
+    try:
+        return Store(path)
+    except FileNotFoundError:
+        return make_store(path)
+
+
+def _ingest(store: Store, order: Ingest, on_progress: OnProgress) -> Ingested:
+    begin = time.monotonic()
+    with store.writing() as writer:
+        writer.on_progress = on_progress
+        scan = _CaptureScan(writer, order)
+        layers = {kind: ImageLayer(facts=facts, roots=scan.roots(kind)) for kind, facts in order.layers.items()}
+        image = writer.add_image(manifest.new(order.parents, layers, order.platform, order.facts))
+        taken_ms = round(1000 * (time.monotonic() - begin), 3)
+        return Ingested(
+            image=image,
+            content_bytes=writer.passed,
+            new_bytes=writer.new_bytes,
+            ms=taken_ms,
+            changed_only=scan.changed is not None,
+        )
+
+
+class _CaptureScan:
+    """Stores the folders of a capture. What cannot be read of the earlier image is stored as if there were none."""
+
+    def __init__(self, writer: Writer, order: Ingest) -> None:
+        self.writer = writer
+        self.order = order
+        self.changed: Changed | None = None
+        self.earlier: Manifest | None = None
+        if order.earlier:
+            try:
+                self.earlier = writer.store.read_image(order.earlier)
+            except (UnknownName, StoreDamaged):
+                self.earlier = None
+
+    def roots(self, kind: str) -> dict[str, str]:
+        return {part.name: self._root(part).hex() for part in self.order.parts if part.layer == kind}
+
+    def _root(self, part: StoredPart) -> bytes:
+        layer = self.earlier.layers.get(part.layer) if self.earlier is not None else None
+        digest = layer.roots.get(part.name) if layer is not None else None
+        earlier = bytes.fromhex(digest) if digest is not None else None
+        with open_folder(part.path) as folder:
+            if earlier is not None:
+                with contextlib.suppress(StoreDamaged):  # the earlier image cannot be read; `verify` reports it
+                    return store_folder(self.writer, folder, self._options(part, earlier))
+            return store_folder(self.writer, folder, self._options(part, None))
+
+    def _options(self, part: StoredPart, earlier: bytes | None) -> ScanOptions:
+        options = ScanOptions(earlier, only=tuple(map(os.fsencode, part.only)))
+        match part.content:
+            case "session":
+                work = [os.fsencode(f"{name}/work") for name in os.listdir(part.path)]
+                return ScanOptions(earlier, self._changed_files(part.path, earlier), leave_out=work)
+            case "pages":
+                return ScanOptions(earlier, cut=PageCuts(part.path, self.writer, earlier), is_timeless=True)
+            case "own":
+                return ScanOptions(earlier, is_timeless=True, only=options.only)
+            case "user":
+                return options
+
+    def _changed_files(self, path: str, earlier: bytes | None) -> Changed | None:
+        self.changed = None
+        if earlier is not None and self.order.earlier_tree:
+            found = btrfs_changes.changes(path, self.order.earlier_tree)
+            self.changed = Changed(*found) if found is not None else None
+        return self.changed
+
+
+def _recall(store: Store, order: Recall, on_progress: OnProgress) -> None:
+    image = store.read_image(order.image)
+    done = 0
+
+    def report(written: int) -> None:
+        on_progress(done + written)
+
+    with store.reading() as reader:
+        for part in order.parts:
+            layer = image.layers.get(part.layer)
+            root = layer.roots.get(part.name) if layer is not None else None
+            if root is not None:
+                done += _extract(reader, bytes.fromhex(root), part.path, report)
+
+
+def _extract(reader: Reader, root: bytes, path: str, on_progress: OnProgress) -> int:
+    written = 0
+
+    def report(size: int) -> None:
+        nonlocal written
+        written = size
+        on_progress(size)
+
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    with open_folder(path) as folder:
+        extract(reader, root, folder, report)
+    return written

@@ -1,0 +1,82 @@
+"""Requests about the store of images: looking for damage, and removing the copies outside of it."""
+
+import asyncio
+from collections.abc import Iterator
+
+from waypoint.model.errors import StateConflict, WaypointError
+from waypoint.model.facts import DamageFacts, EvictedFacts, EvictFacts, VerifyFacts
+from waypoint.model.records import Capture
+from waypoint.model.requests import EvictRequest, VerifyRequest
+from waypoint.service.home import Home
+from waypoint.service.usage import home_bytes
+from waypoint.session.birth import rights
+
+_STORE = "the store of images"
+
+
+async def verify(home: Home, request: VerifyRequest) -> VerifyFacts:
+    """Look for damage in the store."""
+    rights.check_unrestricted(home.sessions.resources, "verify", _STORE, "it has the captures of all users")
+    return await asyncio.to_thread(_verify, home, request.read_data)
+
+
+def _verify(home: Home, read_data: bool) -> VerifyFacts:  # noqa: FBT001
+    found = home.captures.images.verify(read_data=read_data) if home.captures.images.store.exists() else []
+    captures: dict[str, list[str]] = {}
+    for capture_id, image in home.names.images().items():
+        captures.setdefault(image, []).append(capture_id)
+    damage = [
+        DamageFacts(
+            said=one.said, names=[name for image in one.images for name in _names(home, captures.get(image, []))]
+        )
+        for one in found
+    ]
+    return VerifyFacts(read_data=read_data, images=len(captures), damage=damage)
+
+
+def _names(home: Home, captures: list[str]) -> Iterator[str]:
+    for capture_id in captures:
+        yield from home.names.names_of(capture_id) or [capture_id]
+
+
+async def evict(home: Home, request: EvictRequest) -> EvictFacts:
+    """Remove the copies of captures outside of the store, after storing those that are not stored. A restore extracts
+    them again. With names, raises StateConflict if one is in use, or the error why it cannot be stored.
+    """
+    resources, wanted = home.sessions.resources, dict[str, Capture]()
+    if request.names is None:
+        rights.check_unrestricted(resources, "evict", "all captures", "some are other users'")
+        refs = {name: ref for name, ref in home.names.refs().items() if ref.capture}
+        by_id = {capture.id: name for name, capture in home.names.tips_of(refs).items()}
+        wanted = {by_id[capture.id]: capture for capture in home.names.tips_of(refs).values()}
+    for name in request.names or ():
+        rights.check_name(resources, name, "evict")
+        wanted[name] = await asyncio.to_thread(home.names.resolve, name)
+        rights.check_origin(resources, wanted[name].setting.user, "evict", name)
+    before = await asyncio.to_thread(home_bytes, home)
+    evicted, kept = list[EvictedFacts](), list[str]()
+    for name, capture in wanted.items():
+        try:
+            if await _evict_one(home, name, capture):
+                evicted.append(EvictedFacts(name=name, capture=capture.id))
+        except WaypointError as error:
+            if request.names is not None:
+                raise
+            kept.append(f"{name}: {error.said}")
+    await asyncio.to_thread(home.pool.settle)
+    after = await asyncio.to_thread(home_bytes, home)
+    return EvictFacts(evicted=evicted, kept=kept, freed_bytes=max(0, before - after))
+
+
+async def _evict_one(home: Home, name: str, capture: Capture) -> bool:
+    """Returns False if there is no copy outside of the store."""
+    images = home.captures.images
+    if not images.is_hot(capture):
+        return False
+    await home.storing.wait(capture)
+    if await asyncio.to_thread(home.captures.evict, capture):
+        return True
+    if images.is_hot(capture):
+        next_step = "try again when no session is being started from it"
+        raise StateConflict("evict", rights.describe_name(home.names, name), "it is being read", next_step)
+    return False

@@ -1,0 +1,166 @@
+"""Storing captures as images: in the background, some seconds after an operation, or at once for who waits for it.
+
+Captures that a name stands for are stored, the oldest first. Those that only an undo needs are not, until they get a
+name: an agent that often goes back makes many of them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from waypoint.capture.captures import Captures
+from waypoint.model.errors import Failed, StateConflict, WaypointError
+from waypoint.model.records import Capture
+from waypoint.records.names import Names
+from waypoint.service.background.jobs import Job, Jobs
+
+KIND = "ingest"
+QUIET_S, LONGEST_S = 5.0, 60.0
+"""Storing begins when no operation has come for QUIET_S, and at the latest after LONGEST_S."""
+_BEGIN_AGAIN_S = 0.05
+AGAIN_S = 600.0
+"""A capture that could not be stored is tried again after this time, or when somebody waits for it."""
+
+log = logging.getLogger(__name__)
+
+
+class Storing:
+    """Stores the captures of a home. `lock`: held while images are stored, or removed."""
+
+    def __init__(self, names: Names, captures: Captures, jobs: Jobs) -> None:
+        self._names = names
+        self._captures = captures
+        self._jobs = jobs
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._first_due = 0.0
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}  # by capture
+        self._failed_at: dict[str, float] = {}
+        self._is_closed = False
+        self.lock = threading.Lock()
+
+    def later(self) -> None:
+        """Store what is not stored, when there are no operations for a while. Any thread may call this."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._schedule)
+
+    async def wait(self, capture: Capture) -> None:
+        """Store this capture now, if it is not stored, and wait until it is durable. Raises WaypointError."""
+        if self._names.standing(capture.id).durable:
+            return
+        future = self._loop.create_future()
+        self._waiting.setdefault(capture.id, []).append(future)
+        self._begin()
+        await future
+
+    def close(self) -> None:
+        """Stop. What is being stored is stored again by the next daemon."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._captures.images.workers.close()
+
+    def _schedule(self) -> None:
+        if self._is_closed:
+            return
+        now = self._loop.time()
+        if self._timer is None:
+            self._first_due = now + LONGEST_S
+        else:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(min(now + QUIET_S, self._first_due), self._begin)
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            self._jobs.start(KIND, self._work)
+        except StateConflict:  # it runs already, and will see what is new, unless it is about to end
+            if self._waiting:
+                self._loop.call_later(_BEGIN_AGAIN_S, self._begin)
+
+    async def _work(self, job: Job) -> dict[str, int]:
+        """The job: store captures until none is left. Returns how many, and how many bytes the store has grown by."""
+        count = new_bytes = 0
+        try:
+            while not self._is_closed:
+                awaited = next(iter(self._waiting), None)
+                capture = await asyncio.to_thread(self._find, awaited)
+                if capture is not None:
+                    new_bytes += await self._store_one(capture, job)
+                    count += 1
+                    job.report(items=count)
+                elif awaited is not None:
+                    self._answer(awaited, _not_stored(awaited, "it has been removed"))
+                elif not self._waiting:
+                    break
+        finally:
+            for capture_id in list(self._waiting):
+                self._answer(capture_id, _not_stored(capture_id, "the job that stores it has ended"))
+        return {"captures": count, "new_bytes": new_bytes}
+
+    async def _store_one(self, capture: Capture, job: Job) -> int:
+        """Store a capture in a thread, and answer those who wait for it. Returns by how much the store has grown."""
+        thread = asyncio.ensure_future(asyncio.to_thread(self._store, capture, job))
+        try:
+            new_bytes = await asyncio.shield(thread)
+        except WaypointError as error:
+            self._failed_at[capture.id] = time.monotonic()
+            if not self._is_closed:
+                log.warning("capture %s is not stored: %s", capture.id[:12], str(error).replace("\n", ";"))
+            self._answer(capture.id, error)
+            return 0
+        except asyncio.CancelledError:
+            await asyncio.wait([thread])
+            raise
+        self._answer(capture.id, None)
+        return new_bytes
+
+    def _answer(self, capture_id: str, error: WaypointError | None) -> None:
+        for future in self._waiting.pop(capture_id, []):
+            if future.done():  # its client has gone
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    def _find(self, awaited: str | None) -> Capture | None:
+        """The capture to be stored next: the awaited one, or the oldest that is due."""
+        wanted = awaited if awaited is not None else next(self._due(), None)
+        return self._names.captures_of([wanted], may_lack=True).get(wanted) if wanted is not None else None
+
+    def _due(self) -> Iterator[str]:
+        """The ids of the captures that are to be stored, the oldest first."""
+        wanted = {ref.capture for refs in self._names.iter_refs() for ref in refs.values() if ref.capture}
+        wanted -= self._names.images().keys() | self._names.removed()
+        since = time.monotonic() - AGAIN_S
+        wanted -= {one for one, at in self._failed_at.items() if at > since}
+        found = self._names.captures_of(list(wanted), may_lack=True).values()
+        yield from (capture.id for capture in sorted(found, key=lambda capture: capture.created))
+
+    def _store(self, capture: Capture, job: Job) -> int:
+        """Store one capture, and record that. Returns by how many bytes the store has grown."""
+        with self.lock:
+            standing = self._names.standing(capture.id)
+            if standing.durable:
+                return 0
+            found = self._captures.ingest(capture, lambda done: job.report(bytes=done))
+            with self._names.change(KIND) as change:
+                standing = change.standing(capture.id)
+                change.set_standing(capture.id, msgspec.structs.replace(standing, image=found.image, durable=True))
+        log.info(
+            "capture %s is image %s: %d bytes read, %d new, %.0f ms",
+            *(capture.id[:12], found.image[:12], found.content_bytes, found.new_bytes, found.ms),
+        )
+        return found.new_bytes
+
+
+def _not_stored(capture_id: str, said: str) -> Failed:
+    return Failed("store", f"capture {capture_id[:12]}", said, "try again")
