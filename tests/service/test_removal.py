@@ -15,7 +15,7 @@ from waypoint.branch import removal
 from waypoint.branch.undo import plan
 from waypoint.capture.captures import Captures
 from waypoint.model.errors import Failed, StateConflict, UnknownName
-from waypoint.model.records import Capture, Ref
+from waypoint.model.records import Capture, Ref, Standing
 from waypoint.records.names import Names
 from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
@@ -179,6 +179,26 @@ def test_on_a_short_disk_the_oldest_captures_are_removed_until_there_is_space(
     said = [one.note.partition(",")[0] for one in names.operations() if one.verb == "gc"]
     assert said == ["removed 4 captures", "removed 8 captures", "removed 8 captures"]
     assert make_room(-1.0) == 0, "a capture was removed without need"
+
+
+def test_on_a_short_disk_stored_captures_are_evicted_when_nothing_can_be_removed(
+    names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = chain(names, 3)
+    for number, capture in enumerate(kept):
+        name_it(names, f"kept-{number}", capture)
+    with names.change("ingest") as change:
+        for capture in kept[1:]:
+            change.set_standing(capture.id, Standing(image="a" * 64, durable=True))
+    evicted: list[str] = []
+    monkeypatch.setattr(captures, "evict", lambda one: one.id not in evicted and not evicted.append(one.id))
+    home, job = home_with(names, captures, [SHORT, SHORT, SHORT]), SimpleNamespace()
+    assert housekeeping._Work(home, job, -1.0).make_room() == 0
+    assert evicted == [kept[1].id, kept[2].id]
+    home = home_with(names, captures, [SHORT, ROOM])
+    evicted.clear()
+    housekeeping._Work(home, job, -1.0).make_room()
+    assert evicted == [kept[1].id], "one was enough"
 
 
 def test_a_failed_removal_from_disk_is_repeated_later(

@@ -186,6 +186,11 @@ class Captures:
 
         return self.images.evict(capture, is_held)
 
+    def evict_oldest(self) -> bool:
+        """Evict the oldest capture that is in the store and can be evicted. Returns False if there is none."""
+        stored = self._names.captures_of(list(self._names.images()), may_lack=True).values()
+        return any(self.evict(capture) for capture in sorted(stored, key=lambda capture: capture.created))
+
     def drop(self, capture: Capture) -> None:
         """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded."""
         with self._lock:

@@ -156,14 +156,17 @@ class _Work:
         )
 
     def make_room(self, *, whole: bool = False) -> int:
-        """Remove a few captures at a time until there is room; with `whole`, remove all. Returns their number."""
+        """Remove a few captures at a time until there is room; with `whole`, remove all. Returns their number.
+
+        If nothing is left to be removed, evict captures that are in the store, the oldest first.
+        """
         home, count = self._home, 0
         while not self.is_cancelled and (whole or home.pool.outlook().is_short):
             chosen = self._remove(AT_ONCE)
-            if not chosen:
-                break
             self._drop_all(chosen)
             count += len(chosen)
+            if not chosen and not self._evict(is_short=not whole):
+                break
             home.pool.settle()
         self._drop_all([])  # try again what failed while the pool was fuller
         if count:
@@ -175,6 +178,14 @@ class _Work:
         if home.captures.images.store.exists():
             with home.storing.lock:
                 home.captures.images.gc(sorted(set(home.names.images().values())))
+
+    def _evict(self, *, is_short: bool) -> bool:
+        """Evict a capture if there is too little room (`is_short`: that is known). Returns whether one was evicted."""
+        try:
+            return (is_short or self._home.pool.outlook().is_short) and self._home.captures.evict_oldest()
+        except (WaypointError, OSError) as error:
+            log.warning("no capture is evicted: %s", error)
+            return False
 
     def _remove(self, limit: int | None = None) -> list[Capture]:
         home = self._home
