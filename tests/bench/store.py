@@ -1,0 +1,278 @@
+"""Storing captures and restoring them from the store. Floors: git on the same files, and reading, hashing and
+compressing the same bytes. Files are in subvolumes of a btrfs of the benchmark's own, the store is beside it.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from blake3 import blake3
+
+from tests.bench.frame import Aim, Figure, Sizes, at_most, ms_of_command, share_of_floor_at_least, times_floor_at_most
+from tests.homes import Home, open_home
+from tests.places import make_temp_root
+from tests.upper.pool_homes import MIB, mount_new
+from waypoint.capture.storing.orders import Ingest, Ingested, StoredPart
+from waypoint.capture.storing.workers import Workers
+from waypoint.linux.storage import btrfs, mounts
+
+CHANGED, CHANGED_BYTES, IN_A_FOLDER, FORKS = 10, 2000, 100, 12
+HEAP = """
+import os, random, signal, sys
+size, page = int(sys.argv[1]), 4096
+heap = bytearray(os.urandom(1 << 20) * (size >> 20))
+for place in range(0, size, page):
+    heap[place:place + 8] = place.to_bytes(8, "little")
+def touch(*_):
+    for number in random.sample(range(size // page), size // page // 100):
+        heap[number * page + 99] ^= 255
+    open("/tmp/touched", "w").close()
+signal.signal(signal.SIGUSR1, touch)
+print(os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def figures(sizes: Sizes) -> Iterator[list[Figure]]:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-store-", dir=make_temp_root()) as folder,
+        _btrfs(Path(folder), (4 if sizes.quick else 16) << 30) as point,
+        contextlib.closing(Workers()) as workers,
+        open_home("bench") as home,
+    ):
+        yield [*_files(workers, point, Path(folder), sizes), *_sessions(home, sizes)]
+
+
+@contextlib.contextmanager
+def _btrfs(folder: Path, size: int) -> Iterator[Path]:
+    point = mount_new("btrfs", folder, size)
+    try:
+        yield point
+    finally:
+        mounts.umount(point)
+
+
+class Tree:
+    """A subvolume of files, and what the store has of it."""
+
+    def __init__(self, point: Path, folder: Path, name: str, workers: Workers) -> None:
+        self.live = point / name
+        self.files = self.live / "m0/upper"
+        self._store, self._workers = str(folder / f"{name}-store"), workers
+        self._number, self._earlier = 0, ("", "")
+        btrfs.create_subvolume(str(self.live))
+        self.files.mkdir(parents=True)
+
+    def fill(self, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            folder = self.files / f"d{number // IN_A_FOLDER}"
+            folder.mkdir(exist_ok=True)
+            (folder / f"f{number}").write_bytes(b"%d " % number * 200)
+
+    def change_some(self) -> None:
+        for number in range(CHANGED):
+            (self.files / f"d{number}/f{number * IN_A_FOLDER}").write_bytes(os.urandom(CHANGED_BYTES))
+
+    def store(self) -> Ingested:
+        capture = self.snapshot()
+        image, tree = self._earlier
+        part = StoredPart(layer="files", name="tree", path=capture, content="session")
+        order = Ingest(
+            store=self._store,
+            parts=[part],
+            layers={"files": {}},
+            parents=[image] if image else [],
+            platform={},
+            facts={},
+            earlier=image,
+            earlier_tree=tree,
+        )
+        found = self._workers.run(order, Ingested)
+        self._earlier = found.image, capture
+        return found
+
+    def snapshot(self) -> str:
+        self._number += 1
+        path = f"{self.live}-{self._number}"
+        btrfs.snapshot_subvolume(str(self.live), path, readonly=True)
+        return path
+
+    def forget(self) -> None:
+        """Begin with an empty store."""
+        shutil.rmtree(self._store, ignore_errors=True)
+        self._earlier = ("", "")
+
+
+def _files(workers: Workers, point: Path, folder: Path, sizes: Sizes) -> Iterator[Figure]:
+    for count, aim_ms in ((1_000, 10),) if sizes.quick else ((10_000, 10), (100_000, 15)):
+        tree = Tree(point, folder, f"t{count}", workers)
+        tree.fill(0, count)
+        if count <= 10_000:
+            yield _beside_git(tree, count, folder)
+        tree.store()
+        name = f"{count:,} files"
+        yield Figure(f"{name}, unchanged: store", "ms", _ms(tree), aim=at_most(aim_ms, "ms"))
+        yield Figure(f"{name}, {CHANGED} changed", "ms", _ms(tree), before=tree.change_some, aim=at_most(60, "ms"))
+        share = f"{name}, {CHANGED} changed: stored / changed bytes"
+        changed = CHANGED * CHANGED_BYTES
+        yield Figure(share, "x", _new(tree, changed), before=tree.change_some, aim=at_most(2, "x"))
+    size = (16 if sizes.quick else 256) * MIB
+    tree = Tree(point, folder, "large", workers)
+    yield _throughput(tree, size)
+    yield Figure(
+        f"1 byte appended to {size // MIB} MiB: stored",
+        "KiB",
+        _new(tree, 1024),
+        before=lambda: _append(tree.files / "large", 1),
+        aim=at_most(2048, "KiB"),
+    )
+
+
+def _ms(tree: Tree) -> Callable[[], float]:
+    return lambda: tree.store().ms
+
+
+def _new(tree: Tree, unit: int) -> Callable[[], float]:
+    return lambda: tree.store().new_bytes / unit
+
+
+def _append(path: Path, size: int) -> None:
+    with path.open("ab") as file:
+        file.write(os.urandom(size))
+
+
+def _beside_git(tree: Tree, count: int, folder: Path) -> Figure:
+    work = folder / f"git{count}"
+
+    def commit() -> float:
+        shutil.rmtree(work, ignore_errors=True)
+        git = ["git", "--git-dir", str(work), "--work-tree", str(tree.files)]
+        own = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
+        env = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
+        ms_of_command([*git, "init", "-q"], env)
+        return ms_of_command([*git, "add", "-A"], env) + ms_of_command([*git, *own, "commit", "-qm", "x"], env)
+
+    return Figure(
+        f"{count:,} new files: store",
+        "ms",
+        _ms(tree),
+        floor=commit,
+        floor_name="git add && commit",
+        before=tree.forget,
+        aim=times_floor_at_most(1),
+        max_runs=5,
+    )
+
+
+def _throughput(tree: Tree, size: int) -> Figure:
+    path = tree.files / "large"
+
+    def renew() -> None:
+        path.unlink(missing_ok=True)
+        _append(path, size)
+
+    def hash_and_compress() -> float:
+        renew()
+        copy = Path(tree.snapshot(), "m0/upper/large")  # as the store reads it: not from the page cache
+        start = time.perf_counter()
+        blake3(copy.read_bytes()).digest()
+        subprocess.run(["sh", "-c", f"zstd -1 -q -c <{copy} | cat >/dev/null"], check=True)
+        return size / MIB / (time.perf_counter() - start)
+
+    return Figure(
+        f"{size // MIB} MiB of random bytes: store",
+        "MiB/s",
+        lambda: size / MIB / (tree.store().ms / 1000),
+        floor=hash_and_compress,
+        floor_name="blake3, then zstd -1 | cat",
+        before=renew,
+        aim=share_of_floor_at_least(0.6),
+        max_runs=5,
+    )
+
+
+def _sessions(home: Home, sizes: Sizes) -> Iterator[Figure]:
+    home.must("shell", "-d", "idle")
+    home.must("checkpoint", "idle-cp", "-b", "idle", "--wait")
+    yield _restore(home, "idle-cp", "an idle shell", at_most(150, "ms"))
+    _start_heap(home, "warm", 64 * MIB)
+    yield _of_forks(home, "warm-cp", 64 * MIB)
+    size = (32 if sizes.quick else 1024) * MIB
+    _start_heap(home, "heap", size)
+    yield _restore(home, "heap-cp", f"{size // MIB} MiB of heap", times_floor_at_most(1.5), _reading_the_disk(home))
+    yield _of_touched_pages(home, size)
+
+
+def _start_heap(home: Home, branch: str, size: int) -> None:
+    """Start a session with a process that has `size` bytes of memory, and checkpoint it."""
+    home.must("shell", "-d", branch)
+    home.must("exec", "-b", branch, "--", f"cat >/tmp/heap.py <<'END'\n{HEAP}END\nmkfifo /tmp/pid")
+    start = f"{sys.executable} /tmp/heap.py {size} >/tmp/pid & read -r pid </tmp/pid"
+    home.must("exec", "-b", branch, "--", start)
+    home.must("checkpoint", f"{branch}-cp", "-b", branch, "--wait")
+
+
+def _restore(home: Home, name: str, what: str, aim: Aim, floor: Callable[[], float] | None = None) -> Figure:
+    def evict() -> None:
+        home.cli("stop", "back", "--discard")
+        home.must("evict", name)
+
+    return Figure(
+        f"{what}: restore from the store",
+        "ms",
+        lambda: ms_of_command(home.argv("restore", name, "--new", "back"), home.env),
+        floor=floor,
+        floor_name="reading the packs, O_DIRECT" if floor else "",
+        before=evict,
+        aim=aim,
+        max_runs=10,
+    )
+
+
+def _reading_the_disk(home: Home) -> Callable[[], float]:
+    words = f"for pack in {home.path}/store/packs/*; do dd if=$pack of=/dev/null bs=1M iflag=direct status=none; done"
+    return lambda: ms_of_command(["sh", "-c", words])
+
+
+def _packs(home: Home) -> int:
+    return sum(pack.stat().st_size for pack in (home.path / "store/packs").iterdir())
+
+
+def _of_touched_pages(home: Home, size: int) -> Figure:
+    def touch() -> None:
+        wait = "rm -f /tmp/touched; kill -USR1 $pid; until [ -e /tmp/touched ]; do :; done"
+        home.must("exec", "-b", "heap", "--", wait)
+
+    def store() -> float:
+        before = _packs(home)
+        home.must("checkpoint", "heap-cp2", "-b", "heap", "--wait", "--force")
+        return 100 * (_packs(home) - before) / size
+
+    name = f"1 % of the pages of {size // MIB} MiB touched: stored"
+    return Figure(name, "%", store, before=touch, aim=at_most(3, "%"), max_runs=3)
+
+
+def _of_forks(home: Home, name: str, size: int) -> Figure:
+    runs = itertools.count()
+
+    def store() -> float:
+        run = next(runs)
+        branches = [f"f{run}-{number}" for number in range(FORKS)]
+        home.must("fork", name, *branches)
+        before = _packs(home)
+        for branch in branches:
+            home.must("checkpoint", f"{branch}-cp", "-b", branch, "--wait")
+        for branch in branches:
+            home.must("stop", branch, "--discard")
+        return 1 + (_packs(home) - before) / size
+
+    return Figure(f"{FORKS} forks of {size // MIB} MiB: stored / one", "x", store, aim=at_most(1.02, "x"), max_runs=3)
