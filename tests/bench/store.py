@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from blake3 import blake3
-
 from tests.bench.frame import Aim, Figure, Sizes, at_most, ms_of_command, share_of_floor_at_least, times_floor_at_most
 from tests.homes import Home, open_home
 from tests.places import make_temp_root
 from tests.upper.pool_homes import MIB, mount_new
 from waypoint.capture.storing.orders import Ingest, Ingested, StoredPart
+from waypoint.capture.storing.work import INGEST_NICE
 from waypoint.capture.storing.workers import Workers
 from waypoint.linux.storage import btrfs, mounts
 
@@ -184,8 +183,10 @@ def _throughput(tree: Tree, size: int) -> Figure:
         renew()
         copy = Path(tree.snapshot(), "m0/upper/large")  # as the store reads it: not from the page cache
         start = time.perf_counter()
-        blake3(copy.read_bytes()).digest()
-        subprocess.run(["sh", "-c", f"zstd -1 -q -c <{copy} | cat >/dev/null"], check=True)
+        # As nice as the store's process: on a busy machine the others come first.
+        hashing = f"from blake3 import blake3; blake3(open('{copy}', 'rb').read()).digest()"
+        for words in ([sys.executable, "-c", hashing], ["sh", "-c", f"zstd -1 -q -c <{copy} | cat >/dev/null"]):
+            subprocess.run(["nice", "-n", f"{INGEST_NICE}", *words], check=True)
         return size / MIB / (time.perf_counter() - start)
 
     return Figure(

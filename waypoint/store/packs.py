@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from blake3 import blake3
 
+from waypoint.linux.storage import filesystem
 from waypoint.linux.storage.files import write_all
 from waypoint.store.objects import DIGEST_BYTES, MAX_OBJECT_BYTES, Codec, Kind
 
@@ -54,6 +55,7 @@ class PackWriter:
         self.path = path
         self.rows: list[PackRow] = []
         self.size = HEADER_BYTES
+        self._written = 0
         self._hasher = blake3()
         self._buffer = bytearray(_HEADER.pack(_BEGIN, _VERSION, _PLAIN))
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -104,6 +106,8 @@ class PackWriter:
         if self._buffer:
             self._hasher.update(self._buffer)
             write_all(self._fd, self._buffer)
+            filesystem.begin_writing_out(self._fd, self._written, len(self._buffer))
+            self._written += len(self._buffer)
             self._buffer.clear()
 
 

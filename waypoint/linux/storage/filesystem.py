@@ -4,6 +4,7 @@ coreutils copy, remove and measure trees: they handle holes, reflinks and names 
 that are longer than PATH_MAX.
 """
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -11,6 +12,7 @@ import subprocess
 from waypoint.linux.calls import libc, programs
 from waypoint.linux.calls.paths import StrPath
 
+_SYNC_FILE_RANGE_WRITE = 2
 WHITEOUT_DEVICE = os.makedev(0, 0)
 # Not -a, because `cp -a` ignores errors in copying attributes. Without its attribute `trusted.overlay.opaque`, a folder
 # of an overlay would show deleted files of the lower layer again.
@@ -28,6 +30,14 @@ def reserve_space(fd: int, size_bytes: int, path: str) -> None:
         except InterruptedError:
             continue
         return
+
+
+def begin_writing_out(fd: int, offset: int, size_bytes: int) -> None:
+    """Begin to write a part of a file from the page cache to the disk, without waiting (sync_file_range(2)). So an
+    fsync(2) later has less to wait for. Does nothing where the file system cannot.
+    """
+    with contextlib.suppress(OSError):
+        libc.call("sync_file_range", fd, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
 
 def sync_filesystem(path: StrPath) -> None:
