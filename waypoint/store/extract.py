@@ -8,7 +8,8 @@ whiteouts.
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from waypoint.linux.storage import beneath
@@ -19,10 +20,10 @@ from waypoint.store.entries import TreeEntry
 from waypoint.store.manifest import ANOTHER
 from waypoint.store.store import Reader
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BAD_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EPERM, errno.EEXIST, errno.EMLINK)
 _WHITEOUT = bytes(8)
+_NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class _Level(NamedTuple):
@@ -33,15 +34,23 @@ class _Level(NamedTuple):
     left: list[TreeEntry]
 
 
-def extract(reader: Reader, root: bytes, folder: int, on_progress: Callable[[int], None] | None = None) -> None:
+def extract(
+    reader: Reader,
+    root: bytes,
+    folder: int,
+    on_progress: Callable[[int], None] | None = None,
+    made: Mapping[bytes, bytes] = _NOTHING,
+) -> None:
     """Fill the open, empty folder, which nobody else may change; it gets mode, owner and times of the ROOT's.
 
-    `on_progress`: called after each file with the bytes written so far. Raises StoreDamaged, OSError; a part is there
-    then.
+    `on_progress`: called after each file with the bytes written so far. `made`: by path, the names of empty files in
+    the folder, to be used for the files with these paths. Raises StoreDamaged, OSError; a part is there then.
     """
     found = trees.read_root(reader, root)
     groups = trees.read_links(reader, found)
     linked = {path for group in groups for path in group[1:]}
+    first_names = {path: group[0] for group in groups for path in group}
+    ready = {first_names.get(path, path): name for path, name in made.items()}
     levels = [_Level(found.entry, b"", trees.read_entries(reader, found.entry))]
     written = 0
     fd = os.dup(folder)
@@ -49,6 +58,8 @@ def extract(reader: Reader, root: bytes, folder: int, on_progress: Callable[[int
         while levels:
             level = levels[-1]
             if not level.left:
+                for name in ready.values() if len(levels) == 1 else ():  # the ROOT has no such file
+                    os.unlink(name, dir_fd=folder)
                 _finish(fd, level.entry)
                 levels.pop()
                 if levels:
@@ -61,7 +72,11 @@ def extract(reader: Reader, root: bytes, folder: int, on_progress: Callable[[int
                 fd = _moved(fd, entry.name)
                 levels.append(_Level(entry, path, trees.read_entries(reader, entry)))
             elif path not in linked:
-                _make(reader, fd, entry)
+                if entry.type == entries.FILE and path in ready:
+                    os.rename(ready.pop(path), entry.name, src_dir_fd=folder, dst_dir_fd=fd)
+                    _fill(reader, fd, entry, os.O_WRONLY)
+                else:
+                    _make(reader, fd, entry)
                 written += entry.size
                 if on_progress is not None:
                     on_progress(written)
@@ -71,9 +86,9 @@ def extract(reader: Reader, root: bytes, folder: int, on_progress: Callable[[int
         _link(folder, group)
 
 
-def extract_file(reader: Reader, entry: TreeEntry, folder: int) -> None:
-    """Make the file of `entry` in the open folder, which has no such name."""
-    fd = os.open(entry.name, _NEW, 0o600, dir_fd=folder)
+def _fill(reader: Reader, folder: int, entry: TreeEntry, flags: int) -> None:
+    """Open the file of `entry` in the open folder with `flags`, and write its content."""
+    fd = os.open(entry.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         place = 0
         for row in trees.read_rows(reader, entry):
@@ -91,7 +106,7 @@ def _make(reader: Reader, folder: int, entry: TreeEntry) -> None:
     """Make what is no folder."""
     name = entry.name
     if entry.type == entries.FILE:
-        extract_file(reader, entry, folder)
+        _fill(reader, folder, entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         return
     if entry.type == entries.SYMLINK:
         os.symlink(entry.text, name, dir_fd=folder)

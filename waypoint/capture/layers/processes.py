@@ -23,9 +23,10 @@ from waypoint.linux.tasks import cgroups, procfs, removed
 from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
+from waypoint.model.paths import is_below
 from waypoint.model.records import Capture, IdMap, Machine, ProcessesLayer
 from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair, terminal_queues
-from waypoint.processes.criu import comparison, linked_files
+from waypoint.processes.criu import comparison, inodes, linked_files
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.image_files import NAMES, add_names
@@ -145,7 +146,9 @@ class ProcessesPart(Part):
         with self._diagnosed():
             self._open.close()  # waits until CRIU has written its images, and has ended
         images = taking.area.hot.images(taking.capture_id)
-        _use_names(images, taking.area.pool.path(taking.capture_id))
+        tree = taking.area.pool.path(taking.capture_id)
+        _use_names(images, tree)
+        _note_inodes(images, tree, facts.fixed.overlays)
         for name in ("dump.log", "stats-dump", NAMES):
             (images.parent / name).unlink(missing_ok=True)
         for clocks in images.glob("timens-*.img"):
@@ -213,6 +216,15 @@ def _use_names(images: Path, tree: str) -> None:
 
     with open_folder(images) as images_fd, open_folder(tree) as tree_fd:
         linked_files.use_names(images_fd, tree_fd, places)
+
+
+def _note_inodes(images: Path, tree: str, overlays: Collection[str]) -> None:
+    def below(path: str) -> str:
+        target = max((one for one in overlays if is_below(path, one)), key=len)
+        return os.path.relpath(layout.upper_of(tree, target), tree) + "/" + os.path.relpath(path, target)
+
+    with open_folder(images) as images_fd, open_folder(tree) as tree_fd:
+        inodes.note(images_fd, tree_fd, below)
 
 
 def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:

@@ -182,7 +182,7 @@ def _recall_order(store: Path, area: Area, capture: Capture, image: str, places:
         raise AssertionError(path)
 
     parts = sorted(_parts(area, capture), key=lambda part: len(part.path))  # a folder before those in it
-    found = [StoredPart(layer=one.layer, name=one.name, path=moved(one.path)) for one in parts]
+    found = [msgspec.structs.replace(part, path=moved(part.path)) for part in parts]
     return Recall(store=str(store), image=image, parts=found)
 
 

@@ -10,7 +10,8 @@ from waypoint.capture.storing.page_cuts import PageCuts
 from waypoint.linux.storage import btrfs_changes
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import StoreDamaged, UnknownName
-from waypoint.store import manifest, upkeep
+from waypoint.processes.criu import inodes
+from waypoint.store import manifest, trees, upkeep
 from waypoint.store.extract import extract
 from waypoint.store.manifest import ImageLayer, Manifest
 from waypoint.store.scan import Changed, ScanOptions, store_folder
@@ -117,15 +118,24 @@ def _recall(store: Store, order: Recall, on_progress: OnProgress) -> None:
     def report(written: int) -> None:
         on_progress(done + written)
 
+    roots = [
+        (part, bytes.fromhex(layer.roots[part.name]))
+        for part in order.parts
+        if (layer := image.layers.get(part.layer)) is not None and part.name in layer.roots
+    ]
     with store.reading() as reader:
-        for part in order.parts:
-            layer = image.layers.get(part.layer)
-            root = layer.roots.get(part.name) if layer is not None else None
-            if root is not None:
-                done += _extract(reader, bytes.fromhex(root), part.path, report)
+        noted = next((_inodes(reader, root) for part, root in roots if part.content == "pages"), {})
+        for part, root in roots:
+            done += _extract(reader, root, part.path, noted if part.content == "session" else {}, report)
 
 
-def _extract(reader: Reader, root: bytes, path: str, on_progress: OnProgress) -> int:
+def _inodes(reader: Reader, images: bytes) -> dict[bytes, int]:
+    """The inode numbers that the session's open files had."""
+    entry = trees.read_path(reader, images, os.fsencode(inodes.INODES))
+    return inodes.parse(trees.read_content(reader, entry, inodes.MAX_BYTES)) if entry is not None else {}
+
+
+def _extract(reader: Reader, root: bytes, path: str, numbers: dict[bytes, int], on_progress: OnProgress) -> int:
     written = 0
 
     def report(size: int) -> None:
@@ -135,5 +145,5 @@ def _extract(reader: Reader, root: bytes, path: str, on_progress: OnProgress) ->
 
     os.makedirs(path, mode=0o700, exist_ok=True)
     with open_folder(path) as folder:
-        extract(reader, root, folder, report)
+        extract(reader, root, folder, report, inodes.take(folder, numbers))
     return written
