@@ -114,3 +114,10 @@ def damage(store: Store, content: bytes) -> None:
             Path(store.pack(name)).write_bytes(packed.replace(content, content[:-1] + bytes([content[-1] ^ 1])))
             return
     raise WaypointError("find", "the content", "it is in no pack")
+
+
+def test_a_store_that_has_lost_its_key_is_not_given_another_one(sound: tuple[Path, bytes], tmp_path: Path) -> None:
+    shutil.copytree(sound[0] / "store", tmp_path / "store")
+    (tmp_path / "store/config.json").unlink()
+    with pytest.raises(StoreDamaged, match=r"config\.json is missing"):
+        Store(str(tmp_path / "store"))

@@ -86,8 +86,13 @@ class Store:
     def __init__(self, path: str) -> None:
         """Open the store at `path`. Raises FileNotFoundError if there is none, StoreDamaged."""
         self.path = path
-        with open(f"{path}/config.json", "rb") as file:
-            content = file.read()
+        try:
+            with open(f"{path}/config.json", "rb") as file:
+                content = file.read()
+        except FileNotFoundError as error:
+            if not _has_content(path):
+                raise
+            raise StoreDamaged("open", f"store {path}", "config.json is missing", _FROM_BACKUP) from error
         try:
             self.config = msgspec.json.decode(content, type=StoreConfig)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -420,14 +425,27 @@ class Writer(Reader):
 
 
 def make_store(path: str) -> Store:
-    """Make a store in the folder `path`, which is empty or missing, or has a store that was made incompletely."""
+    """Make a store in the folder `path`, which is empty or missing, or has a store that was made incompletely.
+
+    If another process makes it at the same time, open that one.
+    """
     files.make_folder(path, 0o700)
     for name in _FOLDERS:
         files.make_folder(f"{path}/{name}", 0o700)
     key = os.urandom(32)
     config = StoreConfig(format=FORMAT, id=_id_of(key), key=key.hex())
-    files.publish(f"{path}/config.json", msgspec.json.format(msgspec.json.encode(config), indent=1))
+    lock = files.lock(f"{path}/lock", wait=True)
+    try:
+        if not os.path.exists(f"{path}/config.json"):
+            files.publish(f"{path}/config.json", msgspec.json.format(msgspec.json.encode(config), indent=1))
+    finally:
+        os.close(lock)
     return Store(path)
+
+
+def _has_content(path: str) -> bool:
+    """Whether the store has packs or images, which another key would make useless."""
+    return any(os.path.isdir(f"{path}/{name}") and os.listdir(f"{path}/{name}") for name in ("packs", "images"))
 
 
 def _id_of(key: bytes) -> str:
