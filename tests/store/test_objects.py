@@ -171,3 +171,9 @@ def test_small_packs_are_merged(store: Store) -> None:
     gc(store, images)
     assert len(store.pack_names()) == 1
     assert verify(store, read_data=True) == []
+
+
+def test_a_gc_of_everything_gives_back_the_space_of_the_index(store: Store) -> None:
+    put_all(store, *(b"%d" % number for number in range(5000)))
+    gc(store, [])
+    assert sum(path.stat().st_size for path in Path(store.path).glob("index.db*")) < 128 << 10

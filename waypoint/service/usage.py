@@ -41,7 +41,7 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             holders=holders,
             logical_bytes=sum(one["files_bytes"] + one["processes_bytes"] for one in holders),
             unique_bytes=in_pool + hot_bytes if wanted is None else own,
-            stored_bytes=_files(f"{escape(str(home.captures.images.store))}/packs/*"),
+            stored_bytes=_stored_bytes(home),
             hot_bytes=hot_bytes,
             pool_bytes=pool_bytes,
             overhead_bytes=max(0, pool_bytes - in_pool),
@@ -51,6 +51,11 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             home_bytes=home_bytes(home),
             free_bytes=filesystem.free_bytes(home.path),
         )
+
+
+def _stored_bytes(home: Home) -> int:
+    store = escape(str(home.captures.images.store))
+    return sum(_files(f"{store}/{names}") for names in ("packs/*", "images/*", "index.db*"))
 
 
 def home_bytes(home: Home) -> int:

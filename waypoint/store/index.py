@@ -89,6 +89,14 @@ class Index:
             if new is not None:
                 self._add(*new)
 
+    def shrink(self) -> None:
+        """Give back the space of removed rows, if that is most of the file."""
+        free, pages = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
+        if 2 * free > pages:
+            with contextlib.suppress(sqlite3.OperationalError):  # it is being read, or the disk is full: the next gc
+                self._db.execute("VACUUM")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def forget_objects(self, addresses: Iterable[bytes]) -> None:
         """Remove objects that cannot be read, so that the next writer that has them stores them again."""
         with self._transaction():

@@ -117,6 +117,7 @@ def gc(store: Store, keep: Collection[str]) -> Freed:
         before = sum(writer.index.packs().values())
         for group in _groups(sorted(_sparse(writer, needed), key=lambda pack: len(pack.needed))):
             _rewrite(writer, group)
+        writer.index.shrink()
         return Freed(max(0, before - sum(writer.index.packs().values())), len(gone))
 
 
