@@ -102,6 +102,11 @@ def test_damage_is_reported_with_the_names_concerned(own_home: Home) -> None:
     inside(home, "main", "head -c 100000 /dev/urandom >/srv/more")
     home.must("checkpoint", "damaged", "--wait")
     home.must("stop", "main")
+    newest = max((home.path / "store/packs").iterdir(), key=lambda pack: pack.stat().st_mtime_ns)
+    newest.rename(home.path / "aside")
+    refused = home.cli("evict", "damaged")  # the store does not have all of it, so its last copy stays
+    assert refused.code == 10, refused
+    (home.path / "aside").rename(newest)
     home.must("evict", "--all")
     (pack,) = sorted(
         (one for one in (home.path / "store/packs").iterdir() if one.name not in before),

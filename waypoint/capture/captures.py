@@ -32,6 +32,7 @@ from waypoint.model.errors import (
     Failed,
     HostLacks,
     StateConflict,
+    StoreDamaged,
     UnknownName,
     WaypointError,
     of_machine,
@@ -178,7 +179,9 @@ class Captures:
             return self.images.ingest(capture, on_progress)
 
     def evict(self, capture: Capture) -> bool:
-        """Remove a capture from disk that is in the store. Returns False if it is in use, or not on disk."""
+        """Remove a capture from disk that is in the store. Returns False if it is in use, or not on disk. Raises
+        StoreDamaged if the store cannot restore it.
+        """
 
         def is_held() -> bool:
             with self._lock:
@@ -189,7 +192,11 @@ class Captures:
     def evict_oldest(self) -> bool:
         """Evict the oldest capture that is in the store and can be evicted. Returns False if there is none."""
         stored = self._names.captures_of(list(self._names.images()), may_lack=True).values()
-        return any(self.evict(capture) for capture in sorted(stored, key=lambda capture: capture.created))
+        for capture in sorted(stored, key=lambda capture: capture.created):
+            with contextlib.suppress(StoreDamaged):
+                if self.evict(capture):
+                    return True
+        return False
 
     def drop(self, capture: Capture) -> None:
         """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded."""

@@ -6,7 +6,7 @@ import time
 
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import Degradation, facts_of
-from waypoint.model.errors import UnknownName, UsageProblem
+from waypoint.model.errors import UnknownName, UsageProblem, WaypointError
 from waypoint.model.facts import (
     CheckpointFacts,
     CriuLogFacts,
@@ -74,7 +74,11 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []
     proof = capture_facts.of_proof(await prove_capture(home.sessions.resources, kept)) if request.prove else None
     if request.wait:
-        await home.storing.wait(kept)
+        try:
+            await home.storing.wait(kept)
+        except WaypointError as error:
+            error.said += f"; checkpoint {request.name} exists, but is not durable yet"
+            raise
     standing = home.names.standing(kept.id)
     return CheckpointFacts(
         name=request.name,

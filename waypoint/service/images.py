@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
+from waypoint.capture.storing.orders import Damage
 from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.facts import DamageFacts, EvictedFacts, EvictFacts, VerifyFacts
 from waypoint.model.records import Capture
@@ -21,10 +22,13 @@ async def verify(home: Home, request: VerifyRequest) -> VerifyFacts:
 
 
 def _verify(home: Home, read_data: bool) -> VerifyFacts:  # noqa: FBT001
-    found = home.captures.images.verify(read_data=read_data) if home.captures.images.store.exists() else []
-    captures: dict[str, list[str]] = {}
-    for capture_id, image in home.names.images().items():
-        captures.setdefault(image, []).append(capture_id)
+    images, captures = home.captures.images, dict[str, list[str]]()
+    found = images.verify(read_data=read_data) if images.store.exists() else []
+    with home.storing.lock:  # no gc removes an image meanwhile
+        for capture_id, image in home.names.images().items():
+            captures.setdefault(image, []).append(capture_id)
+        missing = [image for image in captures if not (images.store / "images" / image).exists()]
+    found += [Damage(f"image {image[:12]}: its manifest is missing", [image]) for image in missing]
     damage = [
         DamageFacts(
             said=one.said, names=[name for image in one.images for name in _names(home, captures.get(image, []))]

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from waypoint.linux.storage import files
-from waypoint.model.errors import StoreDamaged
+from waypoint.model.errors import StoreDamaged, UnknownName, WaypointError
 from waypoint.store import trees
 from waypoint.store.index import Location
+from waypoint.store.objects import Kind
 from waypoint.store.packs import BadPack, compute_digest, read_directory
 from waypoint.store.store import PACK_BYTES, Reader, Store, Writer
 
@@ -48,7 +49,7 @@ def verify(store: Store, *, read_data: bool) -> list[Damage]:
         writer.index.forget_objects(bad)
         seen: set[bytes] = set()
         for image_id in store.image_ids():
-            problems = list(_image_problems(writer, image_id, seen))
+            problems = list(image_problems(writer, image_id, seen))
             found += [Damage(f"image {image_id[:12]}: {one}", [image_id]) for one in problems]
     return [Damage(one, []) for one in said] + found
 
@@ -65,24 +66,27 @@ def _pack_problems(store: Store, name: str, size: int, *, read_data: bool) -> It
         yield f"{path}: {error}"
 
 
-def _image_problems(reader: Reader, image_id: str, seen: set[bytes]) -> Iterator[str]:
+def image_problems(reader: Reader, image_id: str, seen: set[bytes]) -> Iterator[str]:
     """Why an image cannot be restored completely. `seen`: objects that need not be looked at; it gets those of images
     that can be restored.
     """
     try:
         manifest = reader.store.read_image(image_id)
-    except StoreDamaged as error:
+    except (StoreDamaged, UnknownName) as error:
         yield _words(error)
         return
     problems: list[StoreDamaged] = []
     added = list(trees.reachable(reader, manifest.roots(), seen, problems.append))
-    missing = [f"{kind.name} {digest.hex()[:16]} is missing" for kind, digest in added if not reader.has(digest)]
+    # An object of another kind was read above.
+    missing = [digest.hex()[:16] for kind, digest in added if kind == Kind.DATA and not reader.has(digest)]
     if problems or missing:
         seen.difference_update(digest for _, digest in added)
-    yield from sorted({*map(_words, problems), *missing})
+    yield from sorted({*map(_words, problems)})
+    if missing:
+        yield f"{len(missing)} parts of files are missing; the first: {missing[0]}"
 
 
-def _words(error: StoreDamaged) -> str:
+def _words(error: WaypointError) -> str:
     return f"{error.on}: {error.said}"
 
 

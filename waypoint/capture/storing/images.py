@@ -17,9 +17,10 @@ import msgspec
 
 from waypoint.capture.layers.layer import Area, StoredFolder
 from waypoint.capture.layers.table import layer_of
-from waypoint.capture.storing.orders import Collect, Damage, Freed, Ingest, Ingested, Recall, StoredPart, Verify
+from waypoint.capture.storing.orders import Check, Collect, Damage, Freed, Ingest, Ingested, Recall, StoredPart, Verify
 from waypoint.capture.storing.workers import Workers
 from waypoint.linux.storage.deep import remove_path
+from waypoint.model.errors import StoreDamaged
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, Machine
 from waypoint.records.names import Names
@@ -67,9 +68,20 @@ class Images:
                     self._recall(capture, image)
 
     def evict(self, capture: Capture, is_held: Callable[[], bool]) -> bool:
-        """Remove a capture outside of the store. Returns False if it is not hot, or `is_held`."""
+        """Remove a capture outside of the store. Returns False if it is not hot or not in the store, or `is_held`.
+
+        Raises StoreDamaged if the store lacks objects of its image.
+        """
         with self._only_one(capture.id):
-            if is_held() or not self.is_hot(capture):
+            image = self._names.standing(capture.id).image
+            if image is None or is_held() or not self.is_hot(capture):
+                return False
+            problems = self.workers.run(Check(store=str(self.store), image=image), list[str])
+            if problems:
+                said = f"the store cannot restore it: {problems[0]}"
+                next_step = "'waypoint verify --read-data' lists all damage"
+                raise StoreDamaged("evict", f"capture {capture.id[:12]}", said, next_step)
+            if is_held():
                 return False
             self._area.pool.remove(capture.tree)
             self._area.hot.remove(capture.id)

@@ -46,6 +46,13 @@ class Verify(msgspec.Struct, frozen=True, kw_only=True, tag="verify"):
     read_data: bool
 
 
+class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
+    """Look whether the store has all objects of an image. Answer: a list of the problems, as text."""
+
+    store: str
+    image: str
+
+
 class Collect(msgspec.Struct, frozen=True, kw_only=True, tag="gc"):
     """Remove all images but `keep`, and what only they need. Answer: Freed."""
 
@@ -53,7 +60,7 @@ class Collect(msgspec.Struct, frozen=True, kw_only=True, tag="gc"):
     keep: list[str]
 
 
-Order = Ingest | Recall | Verify | Collect
+Order = Ingest | Recall | Verify | Check | Collect
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 
-from waypoint.capture.storing.orders import Collect, Ingest, Ingested, Order, Recall, StoredPart, Verify
+from waypoint.capture.storing.orders import Check, Collect, Ingest, Ingested, Order, Recall, StoredPart, Verify
 from waypoint.capture.storing.page_cuts import PageCuts
 from waypoint.linux.storage import btrfs_changes
 from waypoint.linux.storage.descriptors import open_folder
@@ -35,6 +35,9 @@ def carry_out(order: Order, on_progress: OnProgress) -> object:
             return None
         case Verify():
             return upkeep.verify(store, read_data=order.read_data)
+        case Check():
+            with store.reading() as reader:
+                return list(upkeep.image_problems(reader, order.image, set()))
         case Collect():
             return upkeep.gc(store, order.keep)
 
