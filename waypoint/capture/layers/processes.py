@@ -220,7 +220,7 @@ def _use_names(images: Path, tree: str) -> None:
 
 def _note_inodes(images: Path, tree: str, overlays: Collection[str]) -> None:
     def below(path: str) -> str:
-        target = max((one for one in overlays if is_below(path, one)), key=len)
+        target = max((one for one in overlays if is_below(path, one)), key=len, default="/")
         return os.path.relpath(layout.upper_of(tree, target), tree) + "/" + os.path.relpath(path, target)
 
     with open_folder(images) as images_fd, open_folder(tree) as tree_fd:

@@ -20,6 +20,7 @@ MAX_BYTES = 1 << 20
 MAX_SKIPPED = 50_000
 """Numbers that `take` skips by making files: 20 us each."""
 _FIRST, _TOP = 257, 256  # of a new btrfs subvolume; _TOP is its top folder
+_MAX_DIGITS = 21
 _FILE = Message({"reg": Field(3, Message({"name": Field(6, "string")}))})
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -48,7 +49,8 @@ def note(images_fd: int, tree: int, below: Callable[[str], str]) -> None:
 def parse(content: bytes) -> dict[bytes, int]:
     """The numbers by path, from the content of INODES. It may come from elsewhere: what is malformed is left out."""
     parts = content.split(b"\0")
-    return {path: int(number) for number, path in zip(parts[::2], parts[1::2], strict=False) if number.isdigit()}
+    pairs = zip(parts[::2], parts[1::2], strict=False)
+    return {path: int(number) for number, path in pairs if number.isdigit() and len(number) < _MAX_DIGITS}
 
 
 def take(folder: int, wanted: Mapping[bytes, int]) -> dict[bytes, bytes]:
