@@ -86,7 +86,7 @@ def test_the_images_concerned_are_named_and_can_be_stored_again(store: Store, tm
         take_out(store, roots[0], tmp_path / "damaged")
     gc(store, images)  # keeps what can be read
     assert put_folder(store, tmp_path / "common") == roots[0]
-    assert {one for row in verify(store, read_data=True) for one in row.images} == set()
+    assert verify(store, read_data=True) == []
     assert (take_out(store, roots[0], tmp_path / "again") / "file").read_bytes() != b""
 
 

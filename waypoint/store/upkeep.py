@@ -32,14 +32,17 @@ def verify(store: Store, *, read_data: bool) -> list[Damage]:
     all objects that they need exist. With it: every byte of every pack.
 
     With `read_data`, the index is rebuilt, and objects that cannot be read are removed from it: so the next checkpoint
-    that has them stores them again.
+    that has them stores them again. The other objects of a damaged pack are moved to a new one.
     """
     found: list[Damage] = []
     with store.writing() as writer:
         said = [f"{store.pack(name)}: {why}" for name, why in store.catch_up(writer.index, rebuild=read_data).items()]
-        bad = set[bytes]()
+        bad, damaged = set[bytes](), list[str]()
         for name, size in writer.index.packs().items():
-            said += _pack_problems(store, name, size, read_data=read_data)
+            problems = list(_pack_problems(store, name, size, read_data=read_data))
+            said += problems
+            if problems and read_data:
+                damaged.append(name)
             for address, _ in writer.index.objects(name) if read_data else ():
                 try:
                     writer.check(address)
@@ -47,6 +50,8 @@ def verify(store: Store, *, read_data: bool) -> list[Damage]:
                     bad.add(address)
                     said.append(_words(error))
         writer.index.forget_objects(bad)
+        for name in damaged:
+            _rewrite(writer, [_Pack(name, 0, [address for address, _ in writer.index.objects(name)])])
         seen: set[bytes] = set()
         for image_id in store.image_ids():
             problems = list(image_problems(writer, image_id, seen))
