@@ -299,6 +299,7 @@ PRINT_FACTS = {
         "rm",
         "log",
         "show",
+        "diff",
         "layer list",
         "layer get",
         "undo",

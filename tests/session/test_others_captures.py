@@ -12,12 +12,15 @@ from tests.session.let_in import refused, stop, succeeds
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "public-checkout")]
 
 OF_ROOTS_CAPTURE = {
+    "diff": ("diff", "{}"),
+    "diff from own": ("diff", "own", "{}"),
     "fork": ("fork", "{}", "new"),
     "restore beside": ("restore", "{}", "--new", "new"),
     "restore over": ("restore", "{}", "-b", "own"),
     "shell from": ("shell", "new", "-d", "--from", "{}"),
 }
 TO_ROOTS_BRANCH = {
+    "diff": ("diff", "{}"),
     "fork": ("fork", "{}", "new"),
     "restore beside": ("restore", "{}", "--new", "new"),
     "restore files": ("restore", "{}", "-b", "own", "--only", "files"),

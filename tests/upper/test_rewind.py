@@ -12,8 +12,10 @@ from tests.linux.test_deep import make_levels
 from waypoint.linux.storage import deep
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper import rewind as rewind_module
+from waypoint.upper import views
 from waypoint.upper.changes import count_changes
-from waypoint.upper.rewind import Views, rewind
+from waypoint.upper.rewind import rewind
+from waypoint.upper.views import Views
 
 LEVELS, NAME = 1100, "name"  # beyond Python's recursion limit and the longest path
 
@@ -118,7 +120,7 @@ def test_changes_deep_in_a_tree_are_counted(trees: Trees) -> None:
 def test_too_many_entries_are_refused_before_anything_changes(
     trees: Trees, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewind_module, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(views, "MOST_ENTRIES", 3)
     for number in range(4):
         (getattr(trees, side) / f"file-{number}").touch()
     with pytest.raises(OSError, match="more than 3 of its files differ from the base") as caught:

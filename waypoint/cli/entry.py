@@ -38,6 +38,7 @@ PLACES = {
     "rm": "commands.names:remove",
     "log": "commands.log:run",
     "show": "commands.show:run",
+    "diff": "commands.diff:run",
     "undo": "commands.operations:undo",
     "op log": "commands.operations:log",
     "verify": "commands.images:verify",

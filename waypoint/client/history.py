@@ -1,12 +1,15 @@
 """SDK for captures, names and the operation log."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from waypoint.client.link import ask, quote_branch
+from waypoint.client.quoting import as_json_text
 from waypoint.client.results import field_of, parse, parse_list
 from waypoint.model.facts import (
     BranchFacts,
     CaptureFacts,
+    ChangeFacts,
     DuFacts,
     EvictFacts,
     GcFacts,
@@ -52,6 +55,25 @@ class History:
         """
         target = f"/v1/captures/{quote_branch(parse_name(name))}/layer"
         return parse(GotLayerFacts, self._ask_once(target, {"kind": kind, "dest": dest}))
+
+    def diff(
+        self,
+        one: str,
+        other: str | None = None,
+        *,
+        paths: Sequence[str] = (),
+        lines: bool = True,
+        patch: bool = False,
+    ) -> list[ChangeFacts]:
+        """What differs from the state `one` to `other`; without `other`, what `one` has changed of the machine.
+
+        A state is a capture, a branch (its running session, if there is one), or `machine`. `paths`: absolute paths in
+        the session; then only files at or below them are compared. `lines`: count inserted and deleted lines, which
+        takes longer. `patch`: also return patches in git's format.
+        """
+        body: dict[str, object] = {"one": parse_name(one), "other": None if other is None else parse_name(other)}
+        body |= {"paths": [as_json_text(path) for path in paths], "lines": lines, "patch": patch}
+        return parse_list(ChangeFacts, ask(self._home, "POST", "/v1/diffs", body), "changes")
 
     def branches(self) -> list[BranchFacts]:
         """All branches, live or not, sorted by name."""

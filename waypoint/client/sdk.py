@@ -45,6 +45,7 @@ from waypoint.client.results import (
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import (
     Capability,
+    ChangeFacts,
     CheckpointFacts,
     CriuLogFacts,
     SessionFacts,
@@ -319,6 +320,10 @@ class Session:
         self._known = parse(SessionFacts, field_of(answer, "session"))
         self._begun = self._known.id if self._begun is not None else None
         return self._known
+
+    def diff(self, *, paths: Sequence[str] = (), patch: bool = False) -> list[ChangeFacts]:
+        """What the session has changed of the machine, as in History.diff."""
+        return self._client.history.diff(self.branch, paths=paths, patch=patch)
 
     def stop(self, *, discard: bool = False, checkpoint: str | None = None) -> StopFacts:
         """End the session and keep its files as the branch's tip, or delete them. `checkpoint`: first make a checkpoint

@@ -249,6 +249,31 @@ class GotLayerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFacts:
+    """A difference between two states.
+
+    `kind`, `name`: a `file` by its path in the session (bytes that are not UTF-8 are `\\xNN`), a `process` by its
+    command line without secrets, an exported `variable` of the shell by its name. `change`: `type`: the file became
+    one of another type; `attributes`: only owner, mode or extended attributes differ, as in `detail`. `type`: of the
+    file; if it was removed, the former type. `old_size`, `new_size`: bytes. `insertions`, `deletions`: lines; null for
+    files that are no text or too large. `source`: the path from which a folder of the machine was moved. `patch`: in
+    git's format.
+    """
+
+    kind: Literal["file", "process", "variable"]
+    change: Literal["added", "removed", "changed", "type", "attributes"]
+    name: str
+    type: str = ""
+    old_size: int | None = None
+    new_size: int | None = None
+    insertions: int | None = None
+    deletions: int | None = None
+    source: str | None = None
+    detail: str = ""
+    patch: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForkFacts:
     """One session that a fork made. `ms`: from the request until the session ran. `session`: as after a start."""
 

@@ -7,6 +7,7 @@ from waypoint.model.errors import UsageProblem
 
 MAX_NAME_BYTES = 100
 DEFAULT_BRANCH = "main"  # the branch that is used if none is given
+MACHINE = "machine"  # stands for the machine's own files where states are compared
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _REST = _FIRST | frozenset("._-")
 

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from waypoint.model.errors import cleaned, one_line
-from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts, StopFacts, SurveyedProcess
+from waypoint.model.facts import (
+    CaptureFacts,
+    ChangeFacts,
+    LimitFacts,
+    OperationFacts,
+    SessionFacts,
+    StopFacts,
+    SurveyedProcess,
+)
 from waypoint.model.outcomes import SHORT, proof_lines, text
 
 _COLOURS = {
@@ -22,7 +30,7 @@ _COLOURS = {
 }
 _GAP = "  "
 # Parameters of the escape sequence SGR: ECMA-48, 8.3.117.
-_SGR = {"red": 31, "green": 32, "yellow": 33, "bright_black": 90}
+_SGR = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}
 _ONLY_CRIU = (
     "A checkpoint makes the same checks. Only CRIU finds a few further reasons, such as unread messages in sockets."
 )
@@ -244,6 +252,71 @@ def _plain(value: object) -> str:
     if isinstance(value, Mapping):
         value = [f"{key} {one}" for key, one in value.items()]
     return "; ".join(one_line(text(one)) for one in value) if isinstance(value, list) else one_line(str(value))
+
+
+# --- differences
+
+_LETTERS = {"added": "A", "removed": "D", "changed": "M", "type": "T", "attributes": "m"}
+_LETTER_COLOURS = {"A": "green", "+": "green", "D": "red", "-": "red", "@": "cyan"}
+
+
+def change_lines(changes: Sequence[ChangeFacts], *, coloured: bool = False) -> list[str]:
+    """Return the lines of `diff --stat`."""
+    files = [one for one in changes if one.kind == "file"]
+    width = max((min(len(_changed_path(one)), 60) for one in files), default=0)
+    lines = [_change_line(one, width, coloured=coloured) for one in files]
+    if files:
+        lines.append(changed_total(files))
+    for kind, heading in (("process", "processes"), ("variable", "environment")):
+        named = [one for one in changes if one.kind == kind]
+        marks = {"added": "+", "removed": "-", "changed": "~"}
+        lines += [f"{heading}:", *(f"{marks[one.change]} {cleaned(one.name)}" for one in named)] if named else []
+    return lines
+
+
+def changed_total(files: Sequence[ChangeFacts]) -> str:
+    """Return one line about changed files: their number, and that of inserted and deleted lines."""
+    count = sum(one.type != "folder" for one in files)
+    insertions, deletions = sum(one.insertions or 0 for one in files), sum(one.deletions or 0 for one in files)
+    return (
+        f"{count} {'file' if count == 1 else 'files'} changed, "
+        f"{insertions} {'line' if insertions == 1 else 'lines'} inserted, {deletions} deleted"
+    )
+
+
+def _changed_path(one: ChangeFacts) -> str:
+    return cleaned(f"{one.name}/" if one.type == "folder" else one.name)
+
+
+def _change_line(one: ChangeFacts, width: int, *, coloured: bool) -> str:
+    letter = "R" if one.source else _LETTERS[one.change]
+    counts = " ".join(
+        styled(f"{mark}{count}", coloured=coloured, fg=_LETTER_COLOURS[mark])
+        for mark, count in (("+", one.insertions), ("-", one.deletions))
+        if count
+    )
+    sizes = "" if one.type != "file" or one.insertions is not None else _sizes(one)
+    words = [counts or sizes, one.detail, f"from {cleaned(one.source)}" if one.source else ""]
+    mark = styled(letter, coloured=coloured, fg=_LETTER_COLOURS.get(letter, "yellow"))
+    return f"{mark}  {_changed_path(one):<{width}}  {', '.join(filter(None, words))}".rstrip()
+
+
+def _sizes(one: ChangeFacts) -> str:
+    return (
+        size(one.new_size if one.old_size is None else one.old_size)
+        if None in (one.old_size, one.new_size)
+        else (f"{size(one.old_size)} to {size(one.new_size)}")
+    )
+
+
+def patch_lines(changes: Sequence[ChangeFacts], *, for_terminal: bool = False, coloured: bool = False) -> list[str]:
+    """Return the lines of `diff --patch`. `for_terminal`: without control characters, which a session may have written
+    into a file.
+    """
+    lines = [line for one in changes for line in (one.patch or "").split("\n")[:-1]]
+    if for_terminal:
+        lines = [cleaned(line, keep="\t") for line in lines]
+    return [styled(line, coloured=True, fg=_LETTER_COLOURS.get(line[:1], "")) for line in lines] if coloured else lines
 
 
 # --- operations

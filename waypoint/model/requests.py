@@ -144,6 +144,19 @@ class LayerRequest(Request, frozen=True):
     dest: str
 
 
+class DiffRequest(Request, frozen=True):
+    """`one`, `other`: a name, or `machine`; without `other`: what `one` has changed of the machine. `paths`: absolute
+    paths in the session; if there are any, only files at or below them are compared. `lines`: count inserted and
+    deleted lines. `patch`: also return patches.
+    """
+
+    one: str
+    other: str | None = None
+    paths: list[str] = []
+    lines: bool = True
+    patch: bool = False
+
+
 class RenameRequest(Request, frozen=True):
     to: str
 

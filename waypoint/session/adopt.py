@@ -23,7 +23,8 @@ from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
-from waypoint.session.rewind import finish_interrupted, is_under_way, sweep_views
+from waypoint.session.rewind import finish_interrupted, is_under_way
+from waypoint.session.views import sweep_views
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
             log.error("cannot reach the session on %s, which is kept: %s", row.branch, said)
             sessions.unreachable[row.branch] = Unreachable(row, resources.places.cgroup_of(row.session), said)
     strangers = _swept(resources)
-    sweep_views(resources)
+    sweep_views(resources.places)
     return strangers
 
 

@@ -6,30 +6,27 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from waypoint.capture.captures import HeldCapture
 from waypoint.launch import externals
-from waypoint.launch.ground import homes
-from waypoint.launch.ground.places import SharedPlaces
-from waypoint.linux.storage import beneath, files, idmapped, mounts
+from waypoint.linux.storage import beneath, files, idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError, of_machine
-from waypoint.model.ids import random_hex
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
+from waypoint.session.views import mounted_view
 from waypoint.upper import layout
 from waypoint.upper.changes import changed_targets, has_entries
 from waypoint.upper.contract import NEXT_STEPS
-from waypoint.upper.rewind import Rewound, Views, rewind
+from waypoint.upper.rewind import Rewound, rewind
+from waypoint.upper.views import Views
 
 _NOTE = "rewind.json"
-VIEW = "view-"
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +85,7 @@ def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tup
     present, wanted = (layout.upper_of(tree, target) for tree in trees)
     root = live.record.ids.first
     with (
-        _view(resources, live, wanted, target) as view,
+        mounted_view(resources.places, live.record.row.setting.base, target, wanted, live.record.ids) as view,
         open_folder(view.path) as shown,
         procfs.opened_mount(live.record.init_pid, target, "overlay") as inside,
         idmapped.acting_as(root, root),  # ids that the session's map lacks cannot create files in its overlay
@@ -151,52 +148,3 @@ def finish_interrupted(resources: Resources, live: LiveSession, folder: Path) ->
             except WaypointError as error:
                 log.error("cannot restore files on %s: %s", live.branch, error)
     (folder / _NOTE).unlink()
-
-
-def sweep_views(resources: Resources) -> None:
-    for place in resources.places.runtime.glob(f"{VIEW}*"):
-        place.rmdir()
-
-
-class _View(NamedTuple):
-    path: str
-    upper: str
-
-
-@contextlib.contextmanager
-def _view(resources: Resources, live: LiveSession, upper: str, target: str) -> Iterator[_View]:
-    """Mount a read-only copy of the session's overlay at `target`, with the upper layer `upper`, in the daemon's mount
-    namespace. Its files have the same owners as in the session's own overlay.
-    """
-    places, setting, ids = resources.places, live.record.row.setting, live.record.ids
-    empty = places.runtime / "empty"
-    empty.mkdir(mode=0o700, exist_ok=True)
-    above = upper if os.path.isdir(upper) else str(empty)
-    lower = f"{setting.base.rstrip('/')}{target}".rstrip("/") or "/"
-    skeleton = places.kit.skeleton(setting.base, target, ids, homes.known())
-    if not os.path.isdir(lower):
-        raise FileNotFoundError(errno.ENOENT, "the machine no longer has this mount", lower)
-    with contextlib.ExitStack() as mounted:
-        on_disk = {path: path for path in (above, lower)}
-        if ids.is_shifted:
-            for path in {above, lower} - {str(empty)}:  # `empty` is on a tmpfs, which Linux idmaps only since 6.3
-                on_disk[path] = mounted.enter_context(_place(places))
-                idmapped.attach(path, on_disk[path], idmapped.namespace(ids.lines()))
-                mounted.callback(mounts.umount, on_disk[path], mounts.MNT_DETACH)
-        layers = [on_disk[above], *([skeleton] if skeleton else []), on_disk[lower]]
-        place = mounted.enter_context(_place(places))
-        lowers = ":".join(map(mounts.escape, layers))
-        options = f"lowerdir={lowers},redirect_dir=follow,index=off,metacopy=off,xino=off,nfs_export=off"
-        mounts.mount("overlay", place, "overlay", mounts.MS_RDONLY | mounts.MS_NODEV, options)
-        mounted.callback(mounts.umount, place, mounts.MNT_DETACH)
-        yield _View(place, above)
-
-
-@contextlib.contextmanager
-def _place(places: SharedPlaces) -> Iterator[str]:
-    place = places.runtime / f"{VIEW}{random_hex(8)}"
-    place.mkdir(mode=0o700)
-    try:
-        yield str(place)
-    finally:
-        place.rmdir()

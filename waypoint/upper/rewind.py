@@ -12,28 +12,14 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.deep import remove
-from waypoint.linux.storage.descriptors import open_folder
-from waypoint.upper.changes import is_whiteout, stands_alone
+from waypoint.upper.views import READ_FOLDER, Entry, Views, candidates, pair
 
 _COPY_BYTES = 1 << 20
 _NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): two file systems
-_READ = os.O_RDONLY | os.O_DIRECTORY
-MOST_ENTRIES = 1_000_000
-"""Most entries of an upper directory: all are held in memory at once, some hundred bytes each."""
-_MOST_PATH = 16_384
-"""Most characters of a path: the path of each folder takes memory and time."""
-
-
-class Views(NamedTuple):
-    """Descriptors of the roots of two overlays over one base: `present` is to become like `wanted`."""
-
-    wanted: int
-    present: int
 
 
 class Rewound(NamedTuple):
@@ -43,23 +29,6 @@ class Rewound(NamedTuple):
     written_bytes: int
 
 
-class _Entry(NamedTuple):
-    """An entry of a view: a descriptor of its folder, and its name. No method follows a link."""
-
-    folder: int
-    name: str
-
-    def look(self) -> os.stat_result | None:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
-        return None
-
-    @contextlib.contextmanager
-    def opened(self, flags: int = os.O_PATH) -> Iterator[int]:
-        with beneath.opened(self.folder, self.name, flags | os.O_NOFOLLOW) as fd:
-            yield fd
-
-
 def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozenset[str]) -> Rewound:
     """Make `views.present` like `views.wanted`.
 
@@ -67,24 +36,15 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
     stay as they are, with the folders above them. A changed file is replaced by a new one, so processes keep their open
     old file. After an OSError a part of the entries is changed; none if there are more than MOST_ENTRIES.
     """
-    present, wanted = dict(_entries(present_upper)), dict(_entries(wanted_upper))
     job = _Job(views, keep, {}, [])
     folders: list[str] = []
-    count, whole = 0, ""
-    for path in sorted({*present, *wanted}):
-        if job.keeps(path):
-            continue
-        if whole and path.startswith(f"{whole}/"):
-            continue  # `_bring` has handled the folder `whole` with all its content, and the entry is inside it
-        one, other = present.get(path), wanted.get(path)
-        folders.append(path)
-        if one is not None and one == other and not one.whole:
-            continue
-        deep = any(entry is not None and entry.whole for entry in (one, other))
-        count += _bring(path, job, deep=deep)
-        whole = path if deep else whole
+    count = 0
+    for candidate in candidates(wanted_upper, present_upper, lambda path: not job.keeps(path)):
+        folders.append(candidate.path)
+        if not candidate.is_same:
+            count += _bring(candidate.path, job, deep=candidate.is_whole)
     for path in reversed(folders):  # changing a folder's entries has changed the folder's times
-        with _pair(path, views) as (source, target):
+        with pair(path, views) as (source, target):
             if source is not None and target is not None:
                 facts = source.look()
                 if facts is not None and stat.S_ISDIR(facts.st_mode):
@@ -104,75 +64,6 @@ class _Job(NamedTuple):
 
     def keeps(self, path: str) -> bool:
         return path in self.keep or any(path.startswith(f"{kept}/") for kept in self.keep)
-
-
-@contextlib.contextmanager
-def _pair(path: str, views: Views) -> Iterator[tuple[_Entry | None, _Entry | None]]:
-    """The entry `path` of the wanted and the present view. None if a part above `path` is missing or is no folder."""
-    _check_length(path)
-    with contextlib.ExitStack() as held:
-        found: list[_Entry | None] = []
-        for view in (views.wanted, views.present):
-            try:
-                found.append(_Entry(*held.enter_context(beneath.parent_of(view, path))))
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                    raise
-                found.append(None)
-        yield found[0], found[1]
-
-
-class _Facts(NamedTuple):
-    """The facts by which entries of upper directories are compared. A file and its copy in a snapshot have the same.
-
-    `whole`: the entry hides the base's content below its path (an opaque or moved folder, a whiteout), so everything
-    below it is compared, not only paths with an entry.
-    """
-
-    whole: bool
-    inode: int
-    mode: int
-    owner: tuple[int, int]
-    changed_ns: int
-
-
-def _entries(upper: str) -> Iterator[tuple[str, _Facts]]:
-    with open_folder(upper) as root:
-        for number, entry in enumerate(_walk(root)):
-            if number == MOST_ENTRIES:
-                said = f"more than {MOST_ENTRIES} of its files differ from the base"
-                raise OSError(errno.E2BIG, said)
-            yield entry
-
-
-def _walk(root: int) -> Iterator[tuple[str, _Facts]]:
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
-        with beneath.opened(root, folder, _READ) as above, os.scandir(above) as found:
-            for item in found:
-                path = f"{folder}{item.name}"
-                _check_length(path)
-                facts = item.stat(follow_symlinks=False)
-                is_folder = stat.S_ISDIR(facts.st_mode)
-                whole = _stands_alone(_Entry(above, item.name)) if is_folder else is_whiteout(facts)
-                if is_folder and not whole:
-                    waiting.append(f"{path}/")
-                # A folder's ctime changes with its entries, which are compared on their own.
-                changed = 0 if is_folder else facts.st_ctime_ns
-                owner = (facts.st_uid, facts.st_gid)
-                yield path, _Facts(whole, facts.st_ino, facts.st_mode, owner, changed)
-
-
-def _check_length(path: str) -> None:
-    if len(path) > _MOST_PATH:
-        start = f"{path[:40]}..."
-        raise OSError(errno.ENAMETOOLONG, f"a path of more than {_MOST_PATH} characters", start)
-
-
-def _stands_alone(folder: _Entry) -> bool:
-    with folder.opened(_READ) as fd:
-        return stands_alone(fd)
 
 
 def _bring(path: str, job: _Job, *, deep: bool) -> int:
@@ -205,7 +96,7 @@ class _Step(NamedTuple):
 
 
 def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
-    with _pair(path, job.views) as (source, target):
+    with pair(path, job.views) as (source, target):
         if target is None:  # an earlier step has made the folder above missing, or a link
             return _Step(0)
         wanted, present = source.look() if source is not None else None, target.look()
@@ -226,18 +117,18 @@ def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
             return _fill(source, target, job, path)
         names: set[str] = set()
         if deep:
-            with source.opened(_READ) as one, target.opened(_READ) as other:
+            with source.opened(READ_FOLDER) as one, target.opened(READ_FOLDER) as other:
                 names.update(os.listdir(one), os.listdir(other))
     return _Step(1, names)
 
 
-def _fill(source: _Entry, target: _Entry, job: _Job, path: str) -> _Step:
+def _fill(source: Entry, target: Entry, job: _Job, path: str) -> _Step:
     """Copy the files of the folder `source`, at `path` of the wanted view, into the new, empty folder `target`. The
     result contains the subfolders, which are not copied. This makes few system calls for each file, because a base has
     tens of thousands of files, and the session is frozen meanwhile.
     """
     count, folders = 1, set[str]()
-    with source.opened(_READ) as one, target.opened(_READ) as other, os.scandir(one) as found:
+    with source.opened(READ_FOLDER) as one, target.opened(READ_FOLDER) as other, os.scandir(one) as found:
         for item in found:
             if job.keeps(f"{path}/{item.name}"):
                 continue
@@ -245,19 +136,19 @@ def _fill(source: _Entry, target: _Entry, job: _Job, path: str) -> _Step:
             if stat.S_ISDIR(facts.st_mode):
                 folders.add(item.name)
                 continue
-            _make(_Entry(one, item.name), _Entry(other, item.name), facts, job, f"{path}/{item.name}")
+            _make(Entry(one, item.name), Entry(other, item.name), facts, job, f"{path}/{item.name}")
             count += 1
     return _Step(count, folders)
 
 
 def _take_folder_attributes(path: str, views: Views) -> None:
-    with _pair(path, views) as (source, target):
+    with pair(path, views) as (source, target):
         if source is not None and target is not None and (wanted := source.look()) is not None:
             _take_attributes(source, target, wanted)
 
 
 def _replace(
-    source: _Entry, target: _Entry, facts: tuple[os.stat_result, os.stat_result | None], job: _Job, path: str
+    source: Entry, target: Entry, facts: tuple[os.stat_result, os.stat_result | None], job: _Job, path: str
 ) -> None:
     """Replace `target`, at `path`, by a copy of `source`, which is no folder. Atomic unless `target` is a folder."""
     wanted, present = facts
@@ -273,7 +164,7 @@ def _replace(
     os.rename(aside.name, target.name, src_dir_fd=aside.folder, dst_dir_fd=target.folder)
 
 
-def _make(source: _Entry, target: _Entry, wanted: os.stat_result, job: _Job, path: str) -> None:
+def _make(source: Entry, target: Entry, wanted: os.stat_result, job: _Job, path: str) -> None:
     """Make `target`, which is missing, a copy of `source`, which is no folder and lies at `path` of its view."""
     key = (wanted.st_dev, wanted.st_ino)
     if wanted.st_nlink > 1 and key in job.links:
@@ -293,7 +184,7 @@ def _make(source: _Entry, target: _Entry, wanted: os.stat_result, job: _Job, pat
         job.links[key] = path
 
 
-def _copy_file(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
+def _copy_file(source: Entry, target: Entry, wanted: os.stat_result) -> None:
     with contextlib.ExitStack() as opened:
         origin = os.open(source.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source.folder)
         opened.callback(os.close, origin)
@@ -336,7 +227,7 @@ def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
     return os.pwrite(copy, data, place)
 
 
-def _take_attributes(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
+def _take_attributes(source: Entry, target: Entry, wanted: os.stat_result) -> None:
     os.chown(target.name, wanted.st_uid, wanted.st_gid, dir_fd=target.folder, follow_symlinks=False)
     if not stat.S_ISLNK(wanted.st_mode):
         with source.opened() as one, target.opened() as other:
@@ -353,7 +244,7 @@ def _take_mode(origin: int | str, copy: int | str, wanted: os.stat_result) -> No
         os.setxattr(copy, name, os.getxattr(origin, name))
 
 
-def _take_times(source: _Entry, target: _Entry) -> None:
+def _take_times(source: Entry, target: Entry) -> None:
     facts = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
     times = facts.st_atime_ns, facts.st_mtime_ns
     os.utime(target.name, ns=times, dir_fd=target.folder, follow_symlinks=False)

@@ -5,7 +5,18 @@ A new route needs a record type for its request (`waypoint.model`), a function (
 
 from waypoint.daemon.http import openapi
 from waypoint.daemon.http.route import MAX_EXEC_BODY_BYTES, Route, Routes
-from waypoint.service import activity, captures, history, home, housekeeping, images, layers, sessions, usage
+from waypoint.service import (
+    activity,
+    captures,
+    differences,
+    history,
+    home,
+    housekeeping,
+    images,
+    layers,
+    sessions,
+    usage,
+)
 
 _SESSION = "/v1/sessions/{branch}"
 
@@ -71,6 +82,13 @@ ROUTES: Routes = (
     ),
     Route("GET", "/v1/captures/{name}", history.show, "One capture", wrap="capture"),
     Route("POST", "/v1/captures/{name}/layer", layers.get_layer, "Copy an attached layer to a path on the host"),
+    Route(
+        "POST",
+        "/v1/diffs",
+        differences.diff,
+        "The differences between two states: files, programs, variables of the shell",
+        wrap="changes",
+    ),
     Route("GET", "/v1/branches", history.branches, "Branches, live or not", wrap="branches"),
     Route("GET", "/v1/names", history.names, "The names of branches and checkpoints", wrap="names"),
     Route("POST", "/v1/branches/{branch}/rename", history.rename, "Rename a branch"),

@@ -244,6 +244,33 @@ _SHOW = Verb(
     arguments=(NAME,),
 )
 
+_DIFF = Verb(
+    "diff",
+    (
+        Option(("--stat",), "flag", "One line for each file, with its inserted and deleted lines (default)."),
+        Option(("-p", "--patch"), "flag", "Show the lines that differ, as a patch in git's format."),
+        Option(("--name-only",), "flag", "Print only the paths of the files."),
+        Option(("--exit-code",), "flag", "Exit status 1 if there are differences."),
+        JSON,
+        HOME,
+    ),
+    """Show what differs between two states: files, processes, environment.
+
+    With NAME alone, shows what NAME has changed of this machine. With OTHER, shows what differs from NAME to OTHER.
+    Each of them is a branch, a checkpoint, the id of a capture, or `machine`, which stands for the files of this
+    machine as they are now. A branch with a running session stands for this session as it is now.
+
+    Letters: A added, D removed, M changed, T became a file of another type, R a directory that was moved, m only its
+    owner, mode or extended attributes differ. Programs and exported variables are compared only between two captures
+    or sessions; of variables only the names are shown. The session's own /run, /dev, /proc and /sys, and directories
+    that were given with --bind, are not compared.
+
+    PATHs are paths in the session; then only files at or below them are compared.""",
+    "Example: waypoint diff fix-1; waypoint diff before-upgrade main --patch -- /etc",
+    arguments=(NAME, Argument("other", "OTHER", required=False)),
+    words="PATH",
+)
+
 _LAYER_LIST = Verb(
     "layer list",
     (JSON, HOME),
@@ -492,6 +519,7 @@ WAYPOINT = Group(
             _BRANCH,
             _LOG,
             _SHOW,
+            _DIFF,
             _LAYER,
             _PROVE,
             _RM,

@@ -1,0 +1,254 @@
+"""The differences between two captures, live sessions or the machine: files, programs, variables of the shell."""
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Literal
+
+from waypoint.capture.captures import HeldCapture
+from waypoint.launch.ground import homes
+from waypoint.launch.ground.start_plan import OWN_PLACES
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.linux.tasks import pauses
+from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, UsageProblem, of_machine
+from waypoint.model.facts import ChangeFacts
+from waypoint.model.names import MACHINE
+from waypoint.model.paths import is_below
+from waypoint.model.records import ProgramsLayer, Setting
+from waypoint.model.requests import DiffRequest
+from waypoint.service.home import Home
+from waypoint.service.shapes import Pages
+from waypoint.session.birth import rights
+from waypoint.session.held import held_now
+from waypoint.session.views import mounted_view
+from waypoint.terminal.shell import dump
+from waypoint.upper import layout, patches
+from waypoint.upper.changes import changed_targets
+from waypoint.upper.comparing import Change, Scope, changes, contents
+from waypoint.upper.views import Pairs, Views, candidates
+
+_PAGE = 64
+_MOST_PATCHES = 256 << 20
+"""Bytes of all patches together, which are held in memory."""
+_BETWEEN_PAUSES = 32  # changes that are compared before the thread waits for a frozen session
+_OF_THE_SESSION = ("/run", *OWN_PLACES)
+"""Folders of a session that are none of the machine's."""
+_VOLATILE = frozenset((b"_", b"OLDPWD", b"WAYPOINT_BRANCH"))
+_TYPES: Mapping[int, str] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+}
+
+
+async def diff(home: Home, request: DiffRequest) -> Pages[ChangeFacts]:
+    """What differs from `one` to `other`; without `other`, what `one` has changed of the machine.
+
+    The content of files is shown as far as the caller may read it on the machine. Raises UnknownName, NotAllowed,
+    UsageProblem.
+    """
+    first, second = (MACHINE, request.one) if request.other is None else (request.one, request.other)
+    if first == second:
+        raise UsageProblem("compare", first, "it is compared with itself", "name two different states")
+    async with _held(home, first) as before, _held(home, second) as after:
+        found = await asyncio.to_thread(_compare, home, before, after, request)
+    return (found[start : start + _PAGE] for start in range(0, len(found), _PAGE))
+
+
+@contextlib.asynccontextmanager
+async def _held(home: Home, name: str) -> AsyncIterator[HeldCapture | None]:
+    if name == MACHINE:
+        yield None
+    else:
+        async with held_now(home.sessions, name, "compare") as held:
+            yield held
+
+
+def _compare(
+    home: Home, before: HeldCapture | None, after: HeldCapture | None, request: DiffRequest
+) -> list[ChangeFacts]:
+    setting = common_setting(request.one, [held.capture.setting for held in (before, after) if held is not None])
+    trees = [held.files if held is not None else "" for held in (after, before)]
+    found: list[ChangeFacts] = []
+    patched_bytes = 0
+    try:
+        home.sessions.resources.places.follow_host()
+        for target in sorted({one for tree in trees if tree for one in changed_targets(tree)}):
+            for facts in _files_in(home, setting, target, trees, request):
+                found.append(facts)
+                patched_bytes += len(facts.patch or "")
+                if patched_bytes > _MOST_PATCHES:
+                    said = f"the patches have more than {_MOST_PATCHES >> 20} MiB"
+                    raise UsageProblem("compare", request.one, said, "name fewer files: waypoint diff A B -- PATH...")
+    except OSError as error:
+        raise cannot_compare(request.one, error) from error
+    if before is not None and after is not None and not request.paths:
+        found += _programs(before, after)
+        found += _variables(before, after)
+    return found
+
+
+def common_setting(on: str, settings: list[Setting]) -> Setting:
+    """The setting of the captures that are compared. Raises UsageProblem if they have different bases."""
+    bases = sorted({setting.base for setting in settings})
+    if len(bases) > 1:
+        said = f"they have different bases: {', '.join(bases)}"
+        raise UsageProblem("compare", on, said, "compare each of them with its own base: waypoint diff NAME")
+    return settings[-1]
+
+
+def cannot_compare(on: str, error: OSError) -> Failed:
+    where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+    said = f"{error.strerror or error}{where}"
+    next_step = "name fewer files: waypoint diff NAME -- PATH..."
+    return Failed("read the changes of", on, said, next_step, code=of_machine(error.errno))
+
+
+def scope_of(home: Home, setting: Setting, target: str, paths: list[str]) -> Scope | None:
+    """What is compared in the overlay at `target`; None if the `paths`, absolute in the session, are all elsewhere.
+    Excluded are the session's own folders, binds, and Waypoint's homes.
+    """
+    above = target.rstrip("/") + "/"
+    if paths and not any(is_below(path, target) or is_below(target, path) for path in paths):
+        return None
+    is_all = not paths or any(is_below(target, path) for path in paths)
+    known = [*homes.known(), str(home.path)]
+    base = setting.base.rstrip("/")
+    hidden = [path.removeprefix(base) for path in known if is_below(path, setting.base)]
+    excluded = [*_OF_THE_SESSION, *(bind.target for bind in setting.binds), *hidden]
+    return Scope(
+        () if is_all else tuple(path.removeprefix(above) for path in paths if path.startswith(above)),
+        tuple(path.removeprefix(above) for path in excluded if path.startswith(above)),
+    )
+
+
+def _files_in(
+    home: Home, setting: Setting, target: str, trees: list[str], request: DiffRequest
+) -> Iterator[ChangeFacts]:
+    resources = home.sessions.resources
+    scope = scope_of(home, setting, target, [os.path.normpath(path) for path in request.paths])
+    if scope is None:
+        return
+    uppers = [layout.upper_of(tree, target) if tree else "" for tree in trees]
+    with contextlib.ExitStack() as held:
+        mounted = [held.enter_context(mounted_view(resources.places, setting.base, target, one)) for one in uppers]
+        views = Views(*(held.enter_context(open_folder(one.path)) for one in mounted))
+        pairs = held.enter_context(Pairs(views))
+        differing = candidates(uppers[0], uppers[1], scope.concerns)
+        held.enter_context(rights.as_caller(resources))
+        for number, change in enumerate(changes(differing, pairs, scope)):
+            if number % _BETWEEN_PAUSES == 0:
+                pauses.wait()
+            yield _facts(change, target, pairs, request)
+
+
+def _facts(change: Change, target: str, pairs: Pairs, request: DiffRequest) -> ChangeFacts:
+    path, (old, new) = shown(target, change.path), (change.present, change.wanted)
+    facts = new or old
+    assert facts is not None
+    lines = patches.Lines(None, None)
+    if (request.lines or request.patch) and any(one is not None and _has_content(one) for one in (old, new)):
+        lines = _lines(path, change, pairs, with_patch=request.patch)
+    return ChangeFacts(
+        kind="file",
+        change=change.how,
+        name=as_utf8(path),
+        type=_TYPES[stat.S_IFMT(facts.st_mode)],
+        old_size=_size(old),
+        new_size=_size(new),
+        insertions=lines.insertions,
+        deletions=lines.deletions,
+        source=as_utf8(shown(target, change.source)) if change.source else None,
+        detail=_detail(old, new),
+        patch=lines.patch if request.patch else None,
+    )
+
+
+def shown(target: str, path: str) -> str:
+    """The path in the session of `path`, which is relative to the overlay at `target`."""
+    return f"{target.rstrip('/')}/{path}"
+
+
+def as_utf8(path: str) -> str:
+    """A path as JSON can have it: each byte that is not UTF-8 becomes `\\xNN`."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _has_content(facts: os.stat_result) -> bool:
+    return stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode)
+
+
+def _lines(path: str, change: Change, pairs: Pairs, *, with_patch: bool) -> patches.Lines:
+    sizes = [one.st_size for one in (change.present, change.wanted) if one is not None and _has_content(one)]
+    read: tuple[bytes | None, bytes | None] = (None, None)
+    if max(sizes) <= patches.MOST_BYTES:
+        with contextlib.suppress(PermissionError):  # it is shown like a binary file
+            read = contents(change, pairs, patches.MOST_BYTES)
+    old, new = (
+        patches.File(facts.st_mode, content) if facts is not None and _has_content(facts) else None
+        for facts, content in zip((change.present, change.wanted), read, strict=True)
+    )
+    return patches.compare(path.lstrip("/"), old, new, with_patch=with_patch)
+
+
+def _size(facts: os.stat_result | None) -> int | None:
+    return facts.st_size if facts is not None and stat.S_ISREG(facts.st_mode) else None
+
+
+def _detail(old: os.stat_result | None, new: os.stat_result | None) -> str:
+    """The changes of mode and owner, in words."""
+    if old is None or new is None:
+        return ""
+    modes = [f"{stat.S_IMODE(facts.st_mode):o}" for facts in (old, new)]
+    owners = [f"{facts.st_uid}:{facts.st_gid}" for facts in (old, new)]
+    words = [f"mode {modes[0]} to {modes[1]}"] if modes[0] != modes[1] else []
+    words += [f"owner {owners[0]} to {owners[1]}"] if owners[0] != owners[1] else []
+    return ", ".join(words)
+
+
+def _programs(before: HeldCapture, after: HeldCapture) -> Iterator[ChangeFacts]:
+    """The command lines of programs that run in one of the captures only, if both are known."""
+    layers = [held.capture.layer(ProgramsLayer) for held in (before, after)]
+    if layers[0] is None or layers[1] is None:
+        return
+    old, new = (
+        Counter([*layer.programs, *(one.subject for one in layer.lost)]) for layer in layers if layer is not None
+    )
+    for how, counted in (("removed", old - new), ("added", new - old)):
+        for line in sorted(counted.elements()):
+            yield _named("process", how, line)  # type: ignore[arg-type]
+
+
+def _variables(before: HeldCapture, after: HeldCapture) -> Iterator[ChangeFacts]:
+    """The names of exported variables that differ. Their values may be secret."""
+    found: list[dict[bytes, dump.Entry]] = []
+    for held in (before, after):
+        try:
+            kept = held.shell_state()
+            state = dump.parse(kept.data, kept.layer.kind)
+        except (CannotCapture, StoreDamaged, ValueError):  # unknown, so nothing can be said about it
+            return
+        is_exported = b"x" if state.kind == "bash" else b"export"
+        found.append(
+            {
+                name: entry
+                for name, entry in state.variables.items()
+                if is_exported in entry.attributes and name not in _VOLATILE
+            }
+        )
+    old, new = found
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            how = "added" if name not in old else "removed" if name not in new else "changed"
+            yield _named("variable", how, name.decode(errors="backslashreplace"))  # type: ignore[arg-type]
+
+
+def _named(kind: Literal["process", "variable"], how: Literal["added", "removed", "changed"], name: str) -> ChangeFacts:
+    return ChangeFacts(kind=kind, change=how, name=as_utf8(name))

@@ -1,0 +1,169 @@
+"""The differences between two views over one base, entry by entry. Times and sizes of folders do not count."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Generator, Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from waypoint.linux.storage import beneath
+from waypoint.model.paths import is_below
+from waypoint.upper.views import READ_FOLDER, Candidate, Entry, Pairs, Sides
+
+How = Literal["added", "removed", "changed", "type", "attributes"]
+"""`type`: a file became a folder, a link..., `attributes`: only owner, mode or extended attributes differ."""
+
+_PIECE = 1 << 18
+READ_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OF_OVERLAYS = ("trusted.", "user.overlay.")
+
+
+class Change(NamedTuple):
+    """An entry that differs. `path`: relative to the views. `wanted`, `present`: its facts in the two views; None:
+    missing. `source`: the path from which a folder of the base was moved here, or "". The entries below a folder that
+    was added, removed or moved are changes of their own.
+    """
+
+    path: str
+    how: How
+    wanted: os.stat_result | None
+    present: os.stat_result | None
+    source: str = ""
+
+
+class Scope(NamedTuple):
+    """The paths that are compared: those at or below `only` (empty: all), except those at or below `excluded`."""
+
+    only: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+    def concerns(self, path: str) -> bool:
+        """Whether the path, or something below it, is compared."""
+        if any(is_below(path, one) for one in self.excluded):
+            return False
+        return not self.only or any(is_below(path, one) or is_below(one, path) for one in self.only)
+
+    def has(self, path: str) -> bool:
+        return not self.only or any(is_below(path, one) for one in self.only)
+
+
+def changes(differing: Iterable[Candidate], pairs: Pairs, scope: Scope) -> Iterator[Change]:
+    """Yield the changes that make the present view like the wanted one, each folder directly before its content.
+
+    `differing`: the candidates for this scope. Reads content with the rights of the calling thread; files that it may
+    not read are compared by size and time. Raises OSError.
+    """
+    compared = None  # the last folder that was compared with all its content
+    for candidate in differing:
+        is_same = candidate.is_same and not candidate.is_folder
+        if not is_same and (compared is None or not is_below(candidate.path, compared)):
+            is_whole = yield from _compare(candidate.path, pairs, scope, candidate.source, is_whole=candidate.is_whole)
+            compared = candidate.path if is_whole else None
+
+
+def _compare(path: str, pairs: Pairs, scope: Scope, source: str, *, is_whole: bool) -> Generator[Change, None, bool]:
+    """Yield the changes at the path and, with `is_whole` or if a folder is in one of the views only, below it. Return
+    whether the content was compared.
+    """
+    waiting = [path]  # no recursion: the session chooses how deep its folders are
+    while waiting:
+        path = waiting.pop()
+        sides = pairs.at(path)
+        wanted, present = (entry.look() if entry is not None else None for entry in sides)
+        how = _compare_one(sides, wanted, present)
+        is_whole = is_whole or how in ("type", "removed")
+        names: set[str] = set()
+        if is_whole:
+            names = {*_names(sides.wanted, wanted), *_names(sides.present, present)}
+        if how is not None and scope.has(path):
+            yield Change(path, how, wanted, present, _absolute(path, source))
+        source = ""
+        below = (f"{path}/{name}" for name in sorted(names, reverse=True))
+        waiting += filter(scope.concerns, below)
+    return is_whole
+
+
+def _absolute(path: str, source: str) -> str:
+    """The path of a moved folder's origin, relative to the view. `source`: the value of its redirect attribute."""
+    if not source or source.startswith("/"):
+        return source.strip("/")
+    return os.path.join(os.path.dirname(path), source)
+
+
+def _names(entry: Entry | None, facts: os.stat_result | None) -> list[str]:
+    if entry is None or facts is None or not stat.S_ISDIR(facts.st_mode):
+        return []
+    with contextlib.suppress(PermissionError), entry.opened(READ_FOLDER) as folder:
+        return os.listdir(folder)
+    return []
+
+
+def _compare_one(sides: Sides, wanted: os.stat_result | None, present: os.stat_result | None) -> How | None:
+    if wanted is None or sides.wanted is None:
+        return None if present is None else "removed"
+    if present is None or sides.present is None:
+        return "added"
+    if stat.S_IFMT(wanted.st_mode) != stat.S_IFMT(present.st_mode):
+        return "type"
+    if not _has_same_content(sides.wanted, sides.present, wanted, present):
+        return "changed"
+    owners = [(facts.st_mode, facts.st_uid, facts.st_gid) for facts in (wanted, present)]
+    if owners[0] != owners[1] or attributes(sides.wanted) != attributes(sides.present):
+        return "attributes"
+    return None
+
+
+def _has_same_content(one: Entry, other: Entry, wanted: os.stat_result, present: os.stat_result) -> bool:
+    if stat.S_ISREG(wanted.st_mode):
+        if wanted.st_size != present.st_size:
+            return False
+        try:
+            return wanted.st_size == 0 or _reads_same(one, other)
+        except PermissionError:
+            return wanted.st_mtime_ns == present.st_mtime_ns
+    if stat.S_ISLNK(wanted.st_mode):
+        return os.readlink(one.name, dir_fd=one.folder) == os.readlink(other.name, dir_fd=other.folder)
+    return wanted.st_rdev == present.st_rdev
+
+
+def _reads_same(one: Entry, other: Entry) -> bool:
+    with contextlib.ExitStack() as held:
+        files = []
+        for entry in (one, other):
+            files.append(os.open(entry.name, READ_FILE, dir_fd=entry.folder))
+            held.callback(os.close, files[-1])
+        while True:
+            pieces = [os.read(file, _PIECE) for file in files]
+            if pieces[0] != pieces[1]:
+                return False
+            if not pieces[0]:
+                return True
+
+
+def attributes(entry: Entry) -> dict[str, bytes]:
+    """The extended attributes of an entry, without those of overlayfs."""
+    path = f"{beneath.name_of(entry.folder)}/{entry.name}"
+    names = (name for name in os.listxattr(path, follow_symlinks=False) if not name.startswith(_OF_OVERLAYS))
+    return {name: os.getxattr(path, name, follow_symlinks=False) for name in names}
+
+
+def contents(change: Change, pairs: Pairs, most: int) -> tuple[bytes | None, bytes | None]:
+    """A change's content in the present and the wanted view, of files at most `most` bytes and one more: the bytes of a
+    file, the target of a link; None if the entry is missing or is neither. Raises PermissionError.
+    """
+    wanted, present = pairs.at(change.path)
+    return _content(present, change.present, most), _content(wanted, change.wanted, most)
+
+
+def _content(entry: Entry | None, facts: os.stat_result | None, most: int) -> bytes | None:
+    if entry is None or facts is None:
+        return None
+    if stat.S_ISLNK(facts.st_mode):
+        return os.readlink(os.fsencode(entry.name), dir_fd=entry.folder)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size == 0:
+        return b"" if stat.S_ISREG(facts.st_mode) else None
+    file = os.open(entry.name, READ_FILE, dir_fd=entry.folder)
+    try:
+        return os.read(file, min(facts.st_size, most) + 1)
+    finally:
+        os.close(file)
