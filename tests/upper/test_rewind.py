@@ -11,8 +11,7 @@ import pytest
 from tests.linux.test_deep import make_levels
 from waypoint.linux.storage import deep
 from waypoint.linux.storage.descriptors import open_folder
-from waypoint.upper import rewind as rewind_module
-from waypoint.upper import views
+from waypoint.upper import copying, views
 from waypoint.upper.changes import count_changes
 from waypoint.upper.rewind import rewind
 from waypoint.upper.views import Views
@@ -137,7 +136,7 @@ def test_a_rewind_that_found_no_space_can_be_repeated(trees: Trees, monkeypatch:
         (trees.wanted / name).write_text("wanted")
         (trees.present / name).write_text("present")
     (trees.present / "other").write_text("present")
-    copy, full = rewind_module._copy_content, set(names)
+    copy, full = copying._copy_content, set(names)
 
     def copy_if_not_full(origin: int, target: int, wanted: os.stat_result) -> None:
         copy(origin, target, wanted)
@@ -145,7 +144,7 @@ def test_a_rewind_that_found_no_space_can_be_repeated(trees: Trees, monkeypatch:
             full.pop()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(rewind_module, "_copy_content", copy_if_not_full)
+    monkeypatch.setattr(copying, "_copy_content", copy_if_not_full)
     for _ in names:
         with pytest.raises(OSError, match="No space left"):
             trees.rewind()
@@ -162,5 +161,5 @@ def test_a_file_truncated_during_the_copy_is_copied_up_to_its_new_end(tmp_path: 
     facts = os.stat(tmp_path / "log")
     os.truncate(tmp_path / "log", 5000)
     with open(tmp_path / "log", "rb") as origin, open(tmp_path / "copy", "wb") as copy:
-        rewind_module._copy_content(origin.fileno(), copy.fileno(), facts)
+        copying._copy_content(origin.fileno(), copy.fileno(), facts)
     assert (tmp_path / "copy").read_bytes() == b"x" * 5000

@@ -9,17 +9,14 @@ from a descriptor of its folder (linux/storage/beneath.py).
 """
 
 import contextlib
-import errno
 import os
 import stat
 from typing import NamedTuple
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.deep import remove
+from waypoint.upper import copying
 from waypoint.upper.views import READ_FOLDER, Entry, Views, candidates, pair
-
-_COPY_BYTES = 1 << 20
-_NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): two file systems
 
 
 class Rewound(NamedTuple):
@@ -48,7 +45,7 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
             if source is not None and target is not None:
                 facts = source.look()
                 if facts is not None and stat.S_ISDIR(facts.st_mode):
-                    _take_times(source, target)
+                    copying.take_times(source, target)
     return Rewound(count, sum(job.written))
 
 
@@ -144,7 +141,7 @@ def _fill(source: Entry, target: Entry, job: _Job, path: str) -> _Step:
 def _take_folder_attributes(path: str, views: Views) -> None:
     with pair(path, views) as (source, target):
         if source is not None and target is not None and (wanted := source.look()) is not None:
-            _take_attributes(source, target, wanted)
+            copying.take_attributes(source, target, wanted)
 
 
 def _replace(
@@ -171,80 +168,8 @@ def _make(source: Entry, target: Entry, wanted: os.stat_result, job: _Job, path:
         with beneath.parent_of(job.views.present, job.links[key]) as (folder, name):
             os.link(name, target.name, src_dir_fd=folder, dst_dir_fd=target.folder, follow_symlinks=False)
         return
+    copying.copy(source, target, wanted)
     if stat.S_ISREG(wanted.st_mode):
-        _copy_file(source, target, wanted)
         job.written.append(wanted.st_size)
-    else:
-        if stat.S_ISLNK(wanted.st_mode):
-            os.symlink(os.readlink(source.name, dir_fd=source.folder), target.name, dir_fd=target.folder)
-        else:  # FIFO or socket: a session cannot make device nodes
-            os.mknod(target.name, stat.S_IFMT(wanted.st_mode) | 0o600, wanted.st_rdev, dir_fd=target.folder)
-        _take_attributes(source, target, wanted)
     if wanted.st_nlink > 1:
         job.links[key] = path
-
-
-def _copy_file(source: Entry, target: Entry, wanted: os.stat_result) -> None:
-    with contextlib.ExitStack() as opened:
-        origin = os.open(source.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source.folder)
-        opened.callback(os.close, origin)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        copy = os.open(target.name, flags, 0o600, dir_fd=target.folder)
-        opened.callback(os.close, copy)
-        _copy_content(origin, copy, wanted)
-        os.chown(copy, wanted.st_uid, wanted.st_gid)
-        _take_mode(origin, copy, wanted)
-        os.utime(copy, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
-
-
-def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
-    size, place = wanted.st_size, 0
-    end = size
-    has_holes = wanted.st_blocks * 512 < size
-    if has_holes:
-        os.ftruncate(copy, size)
-    while place < size:
-        if has_holes:
-            try:
-                place = os.lseek(origin, place, os.SEEK_DATA)
-            except OSError:  # ENXIO: a hole up to the end
-                break
-            end = os.lseek(origin, place, os.SEEK_HOLE)
-        copied = _copy_piece(origin, copy, place, end - place)
-        if copied == 0:  # the host truncated this base file during the copy
-            break
-        place += copied
-
-
-def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
-    """Copy up to `size` bytes; return how many. Files on one btrfs share blocks, so this works in a full pool, too."""
-    try:
-        return os.copy_file_range(origin, copy, size, place, place)
-    except OSError as error:
-        if error.errno not in _NOT_SHARED:
-            raise
-    data = os.pread(origin, min(_COPY_BYTES, size), place)
-    return os.pwrite(copy, data, place)
-
-
-def _take_attributes(source: Entry, target: Entry, wanted: os.stat_result) -> None:
-    os.chown(target.name, wanted.st_uid, wanted.st_gid, dir_fd=target.folder, follow_symlinks=False)
-    if not stat.S_ISLNK(wanted.st_mode):
-        with source.opened() as one, target.opened() as other:
-            _take_mode(beneath.name_of(one), beneath.name_of(other), wanted)
-    _take_times(source, target)
-
-
-def _take_mode(origin: int | str, copy: int | str, wanted: os.stat_result) -> None:
-    os.chmod(copy, stat.S_IMODE(wanted.st_mode))
-    kept = set(os.listxattr(origin))
-    for name in set(os.listxattr(copy)) - kept:
-        os.removexattr(copy, name)
-    for name in kept:
-        os.setxattr(copy, name, os.getxattr(origin, name))
-
-
-def _take_times(source: Entry, target: Entry) -> None:
-    facts = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
-    times = facts.st_atime_ns, facts.st_mtime_ns
-    os.utime(target.name, ns=times, dir_fd=target.folder, follow_symlinks=False)
