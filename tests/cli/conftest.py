@@ -7,6 +7,7 @@ import pexpect
 import pytest
 
 from tests.homes import Home
+from tests.projects import project as project
 from tests.waiting import PATIENCE_S
 
 ROWS, COLS = 30, 100

@@ -3,8 +3,6 @@
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,6 @@ from tests.homes import Home
 from waypoint.client import Client
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
-
-
-@pytest.fixture
-def project() -> Iterator[Path]:
-    """A folder of the machine that sessions see, with files to change."""
-    folder = Path(tempfile.mkdtemp(prefix="waypoint-diff-", dir="/srv"))
-    (folder / "d").mkdir()
-    (folder / "d/old").write_text("old\n")
-    (folder / "text").write_text("".join(f"{number}\n" for number in range(1, 21)))
-    (folder / "moved/in").mkdir(parents=True)
-    (folder / "moved/in/file").write_text("1\n")
-    (folder / "mode").write_text("m\n")
-    yield folder
-    shutil.rmtree(folder)
 
 
 CHANGE = """cd {}; rm -r d; mkdir d; touch d/new; sed -i 's/^7$/seven/' text; mv moved there; chmod 600 mode

@@ -300,6 +300,7 @@ PRINT_FACTS = {
         "log",
         "show",
         "diff",
+        "apply",
         "layer list",
         "layer get",
         "undo",

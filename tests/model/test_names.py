@@ -78,6 +78,7 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "not-allowed": 3,
         "conflict": 4,
         "cannot-capture": 5,
+        "conflicts": 6,
         "store-damaged": 10,
         "failure": 125,
     }

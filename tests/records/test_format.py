@@ -30,7 +30,7 @@ and discarded; names were moved; some operations were undone, and some undos. On
 """
 
 
-NEWER = {"by": None, "note": "", "expired": False, "degraded": []}
+NEWER = {"by": None, "note": "", "expired": False, "degraded": [], "applied": None}
 """Fields that operations of earlier formats do not have."""
 NEW_STANDING = {"removed": False, "proof": None}
 """Fields that standings of earlier formats do not have."""
@@ -178,10 +178,10 @@ def test_a_home_of_format_4_is_unchanged(tmp_path: Path) -> None:
     said: dict[str, Any] = json.loads((KEPT / "names-4.json").read_text())
     del said["claims"]
     said["captures"] = with_later_fields(said["captures"])
-    said["operations"] = [{**one, "note": "", "expired": False, "degraded": []} for one in said["operations"]]
-    said["standings"] = {
-        capture: {**one, "removed": False, "proof": None} for capture, one in said["standings"].items()
-    }
+    said["operations"] = [
+        {**one, "note": "", "expired": False, "degraded": [], "applied": None} for one in said["operations"]
+    ]
+    said["standings"] = {capture: {**one, **NEW_STANDING} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-4.db", tmp_path / "names.db")))
     found = {**content_since_3(names), "doomed": sorted(names.disposable()), "identity": names.identity()}
     assert only_names(found.pop("plans"), said.pop("plans")) == {

@@ -79,6 +79,7 @@ MAY_USE: dict[str, set[str]] = {
     "records": {"msgspec"},
     "store": {"blake3", "msgspec", "pyfastcdc", "rfc8785", "zstandard"},
     "processes": {"msgspec"},
+    "upper": {"msgspec"},
     "capture": {"msgspec"},
     "launch": {"msgspec"},
     "terminal": {"msgspec"},

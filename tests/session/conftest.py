@@ -11,6 +11,7 @@ import pytest
 from tests.acceptance.people import Person, new_person
 from tests.corner import corner as corner
 from tests.homes import Home, open_home
+from tests.projects import project as project
 from tests.session.pauses import Pauses
 from tests.session.stage import Stage
 from tests.session.transactions import pausable_home as pausable_home

@@ -115,10 +115,11 @@ def _below(top: bytes) -> list[bytes]:
     return sorted(found)
 
 
-def picture(root: Path) -> Picture:
-    """All that a copy of the tree must have, by relative path."""
+def picture(root: Path, *, with_times: bool = False) -> Picture:
+    """All that a copy of the tree must have, by relative path. `with_times`: also the times of change."""
     top = os.fsencode(root)
-    return {os.path.relpath(path, top): _facts(path) for path in _below(top)}
+    times = {path: (os.lstat(path).st_mtime_ns,) if with_times else () for path in _below(top)}
+    return {os.path.relpath(path, top): (*_facts(path), *times[path]) for path in times}
 
 
 def _facts(path: bytes) -> tuple[object, ...]:

@@ -66,6 +66,7 @@ def is_from_within(names: Reader, operation: Operation, branch: str) -> bool:
 
 def _is_on(operation: Operation, branch: str) -> bool:
     concerns = branch in operation.sessions or branch in operation.moves
+    concerns = concerns or (operation.applied is not None and operation.applied.branch == branch)
     return concerns and operation.sessions.keys() <= {branch}
 
 
@@ -87,6 +88,9 @@ def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _:
         raise _impossible(operation, "it is older than the operations that 'waypoint gc' has kept")
     if operation.verb == "discard":
         raise _impossible(operation, "the files of the session were deleted")
+    if operation.applied is not None:
+        count = operation.applied.count
+        return Plan([], {}, {}, f"take back the changes of {count} {'file' if count == 1 else 'files'} of the machine")
     if not deeds and not operation.moves:
         raise _impossible(operation, "it changed no name and no session")
     moved_since = [name for name, move in operation.moves.items() if ref(name) != move.after]

@@ -18,8 +18,8 @@ from waypoint.model.conditions import Degradation
 from waypoint.model.ids import new_id
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, EndReason, FilesLayer, LiveRow, Ref, ShellLayer, layers_of
-from waypoint.records.change import Change
 from waypoint.records.names import Names
+from waypoint.records.reading import Reader
 from waypoint.upper import layout
 from waypoint.upper.contract import Pool
 
@@ -67,9 +67,9 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: FinalS
     return capture
 
 
-def placed(change: Change, taken: Capture) -> Capture:
+def placed(names: Reader, taken: Capture) -> Capture:
     """Return the capture `taken` as it is to be recorded, with the tip of its branch as its parent."""
-    ref = change.ref(taken.branch)
+    ref = names.ref(taken.branch)
     created = ref.created if ref is not None else 0.0
     return msgspec.structs.replace(taken, parents=_tip_of(ref), branch_created=created)
 

@@ -33,6 +33,9 @@ class Step(StrEnum):
     INTENDED = "intended"  # the intent of an undo is in names.db
     CARRIED_OUT = "carried-out"  # the sessions of an undo have ended, or run again
     UNDONE = "undone"  # the undo is in the operation log
+    STAGED = "staged"  # of an apply: the new files wait beside their places
+    EXCHANGED = "exchanged"  # the machine has all new files, which is not in the operation log yet
+    APPLIED = "applied"  # the apply is in the operation log
     CONCLUDED = "concluded"  # the ended session's files are sealed or removed, and the outcome is in names.db
 
 

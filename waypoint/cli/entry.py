@@ -39,6 +39,7 @@ PLACES = {
     "log": "commands.log:run",
     "show": "commands.show:run",
     "diff": "commands.diff:run",
+    "apply": "commands.apply:run",
     "undo": "commands.operations:undo",
     "op log": "commands.operations:log",
     "verify": "commands.images:verify",

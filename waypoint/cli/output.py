@@ -130,3 +130,16 @@ def print_error(text: str) -> None:
         os.write(2, f"waypoint: {said}\n".encode(errors="backslashreplace"))
     except OSError:
         return
+
+
+def agrees(question: str) -> bool:
+    """Ask the user on the terminal."""
+    from waypoint.model.packages import make_importable
+
+    make_importable("click")
+    import click
+
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        return False

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from waypoint.client.link import ask, quote_branch
 from waypoint.client.quoting import as_json_text
 from waypoint.client.results import field_of, parse, parse_list
 from waypoint.model.facts import (
+    ApplyFacts,
     BranchFacts,
     CaptureFacts,
     ChangeFacts,
@@ -21,6 +23,8 @@ from waypoint.model.facts import (
     VerifyFacts,
 )
 from waypoint.model.names import parse_name
+
+Resolution = Literal["refuse", "ours", "theirs"]
 
 
 class History:
@@ -74,6 +78,26 @@ class History:
         body: dict[str, object] = {"one": parse_name(one), "other": None if other is None else parse_name(other)}
         body |= {"paths": [as_json_text(path) for path in paths], "lines": lines, "patch": patch}
         return parse_list(ChangeFacts, ask(self._home, "POST", "/v1/diffs", body), "changes")
+
+    def apply(
+        self,
+        name: str,
+        *,
+        paths: Sequence[str] = (),
+        dry_run: bool = False,
+        conflicts: Resolution = "refuse",
+        allow_special: bool = False,
+    ) -> ApplyFacts:
+        """Make the machine's files like those of `name`, where the session has changed them: all or nothing.
+
+        `paths`: as in `diff`. `dry_run`: only report what would be done. `conflicts`: if the machine has changed a file
+        since the session has seen it, apply nothing (the answer lists these files), keep the machine's file (`ours`),
+        or replace it (`theirs`). `allow_special`: also apply set-user-ID files, files with capabilities and devices.
+        """
+        body: dict[str, object] = {"name": parse_name(name), "paths": [as_json_text(path) for path in paths]}
+        body |= {"dry_run": dry_run, "conflicts": conflicts, "allow_special": allow_special}
+        answer = ask(self._home, "POST", "/v1/applies", body, may_repeat=dry_run)
+        return replace(parse(ApplyFacts, answer), changes=parse_list(ChangeFacts, answer, "changes"))
 
     def branches(self) -> list[BranchFacts]:
         """All branches, live or not, sorted by name."""

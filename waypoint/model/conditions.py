@@ -313,6 +313,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "not-undoable": ErrorCode(4, "This operation cannot be undone, for the given reason.", "`waypoint op log`"),
     "processes-would-be-lost": ErrorCode(4, "Processes would be lost.", "Agree to that: `--lose-processes`."),
     "store-busy": ErrorCode(4, "Another process writes to the store of images.", "Try again later."),
+    "conflicts": ErrorCode(
+        6,
+        "The machine's files were changed since the session has seen them, or cannot be replaced.",
+        "`waypoint apply --dry-run` lists them; `--ours` or `--theirs` decides.",
+    ),
     "cannot-capture": ErrorCode(5, "A part of the session cannot be captured or restored.", ""),
     "no-criu": ErrorCode(
         5, "No CRIU works on this machine, so processes cannot be captured or restored.", "`waypoint doctor`"

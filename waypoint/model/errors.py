@@ -120,6 +120,13 @@ class CannotCapture(WaypointError):
     code = "cannot-capture"
 
 
+class Conflicting(WaypointError):
+    """The machine's files have changed, so that the session's files would replace work of others."""
+
+    exit_code = 6
+    code = "conflicts"
+
+
 class StoreDamaged(WaypointError):
     """Stored data differs from what Waypoint wrote. Waypoint never repairs it silently."""
 
@@ -144,7 +151,17 @@ _OF_MACHINE = {
     errno.ENOMEM: "out-of-memory",
 }
 
-_KINDS = (UsageProblem, UnknownName, HostLacks, NotAllowed, StateConflict, CannotCapture, StoreDamaged, Failed)
+_KINDS = (
+    UsageProblem,
+    UnknownName,
+    HostLacks,
+    NotAllowed,
+    StateConflict,
+    CannotCapture,
+    Conflicting,
+    StoreDamaged,
+    Failed,
+)
 BY_CODE: dict[str, type[WaypointError]] = {kind.code: kind for kind in _KINDS}
 """The classes, by the code that their errors have if it is not more exact."""
 _UNKNOWN_NAMES = dict.fromkeys(("ambiguous", "no-capture", "capture-removed"), UnknownName)

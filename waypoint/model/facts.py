@@ -273,6 +273,36 @@ class ChangeFacts:
     patch: str | None = None
 
 
+class ConflictFacts(TypedDict):
+    """`path`: in the session. `said`: what forbids to apply it. `can_choose`: whether `ours` or `theirs` decides."""
+
+    path: str
+    said: str
+    can_choose: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyFacts:
+    """What an apply has changed on the machine, or would change.
+
+    `applied`: whether it is done. `count`: the number of changed files and folders; `changes`: the first thousand of
+    them. `conflicts`: the first thousand of `conflict_count`; if there are any, nothing was changed. `replaced`: paths
+    of files that were replaced although the machine had changed them. `base`: the folder of the machine that is the
+    session's root. `operation`: the number in the operation log, for `waypoint undo`. `capture`: whose files these
+    are; None for a dry run of a live session.
+    """
+
+    applied: bool
+    count: int
+    changes: list[ChangeFacts]
+    conflicts: list[ConflictFacts]
+    conflict_count: int
+    replaced: list[str]
+    base: str
+    operation: int | None
+    capture: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkFacts:
     """One session that a fork made. `ms`: from the request until the session ran. `session`: as after a start."""

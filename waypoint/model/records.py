@@ -419,6 +419,17 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     branch: str | None = None
 
 
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of the machine that an operation has changed. `journal`: how to take that back
+    (upper/apply_journal.py). `branch`: the branch of whose files they are. `count`: the number of changed files and
+    folders.
+    """
+
+    journal: str
+    branch: str
+    count: int
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the operation log.
 
@@ -426,6 +437,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     `aside`: by branch, the capture of a replaced live session. `by`: None if there was no caller (a shell that ended).
     `undoes`: the operation that this one has undone. `undone`: whether this one is undone now. `note`: other effects.
     `expired`: gc may have removed captures that its undo needs. `degraded`: why an undo is incomplete.
+    `applied`: the changed files of the machine, if there are any.
     """
 
     number: int
@@ -440,6 +452,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     expired: bool = False
     degraded: list[Degradation] = []
+    applied: Applied | None = None
 
 
 class Deed(NamedTuple):

@@ -260,12 +260,12 @@ _LETTERS = {"added": "A", "removed": "D", "changed": "M", "type": "T", "attribut
 _LETTER_COLOURS = {"A": "green", "+": "green", "D": "red", "-": "red", "@": "cyan"}
 
 
-def change_lines(changes: Sequence[ChangeFacts], *, coloured: bool = False) -> list[str]:
+def change_lines(changes: Sequence[ChangeFacts], *, coloured: bool = False, with_total: bool = True) -> list[str]:
     """Return the lines of `diff --stat`."""
     files = [one for one in changes if one.kind == "file"]
     width = max((min(len(_changed_path(one)), 60) for one in files), default=0)
     lines = [_change_line(one, width, coloured=coloured) for one in files]
-    if files:
+    if files and with_total:
         lines.append(changed_total(files))
     for kind, heading in (("process", "processes"), ("variable", "environment")):
         named = [one for one in changes if one.kind == kind]

@@ -157,6 +157,20 @@ class DiffRequest(Request, frozen=True):
     patch: bool = False
 
 
+class ApplyRequest(Request, frozen=True):
+    """`name`: a branch (its running session is captured now) or a capture. `paths`: as in DiffRequest. `dry_run`: only
+    report what would be done. `conflicts`: files that the machine has changed since the session has seen them: nothing
+    is applied (`refuse`), the machine's stay (`ours`), or the session's replace them (`theirs`). `allow_special`: also
+    apply files that run with the rights of their owner or group, or with capabilities, and devices.
+    """
+
+    name: str
+    paths: list[str] = []
+    dry_run: bool = False
+    conflicts: Literal["refuse", "ours", "theirs"] = "refuse"
+    allow_special: bool = False
+
+
 class RenameRequest(Request, frozen=True):
     to: str
 

@@ -9,6 +9,7 @@ import msgspec
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.records import (
+    Applied,
     Aside,
     Aspect,
     Capture,
@@ -29,7 +30,8 @@ class Change(Reader):
     Its reading methods see what the transaction has written so far.
 
     `note`: what the transaction does besides moving names and sessions, as text for its entry in the operation log.
-    `degraded`: why that entry is incomplete, if it is an undo. `number`: the number of that entry, set at the end of
+    `degraded`: why that entry is incomplete, if it is an undo. `applied`: which files of the machine it has changed.
+    `number`: the number of that entry, set at the end of
     the transaction; None if there is no entry.
     """
 
@@ -38,6 +40,7 @@ class Change(Reader):
         self.number: int | None = None
         self.note = ""
         self.degraded: list[Degradation] = []
+        self.applied: Applied | None = None
         self._verb = verb
         self._moves: dict[str, Move] = {}
         self._sessions: dict[str, tuple[bool, bool]] = {}
@@ -188,7 +191,8 @@ class Change(Reader):
         """Write the entry in the operation log and return it. None, and no entry, if neither a name nor a session has
         changed and there is no note, or if an undo makes the change: its intent then has the names and sessions.
         """
-        if not self._moves and not self._sessions and self._undoes is None and not self.note:
+        has_effect = bool(self._moves or self._sessions or self.applied)
+        if not has_effect and self._undoes is None and not self.note:
             return None
         if (self._moves or self._sessions) and self._add_to_intent():
             return None
@@ -203,6 +207,7 @@ class Change(Reader):
             undoes=self._undoes,
             note=self.note,
             degraded=self.degraded,
+            applied=self.applied,
         )
         query = "INSERT INTO operations (record) VALUES (?)"
         number = self.number = self._execute(query, (msgspec.json.encode(entry),)).lastrowid

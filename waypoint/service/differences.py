@@ -9,33 +9,29 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Literal
 
 from waypoint.capture.captures import HeldCapture
-from waypoint.launch.ground import homes
-from waypoint.launch.ground.start_plan import OWN_PLACES
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import pauses
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, UsageProblem, of_machine
 from waypoint.model.facts import ChangeFacts
 from waypoint.model.names import MACHINE
-from waypoint.model.paths import is_below
 from waypoint.model.records import ProgramsLayer, Setting
 from waypoint.model.requests import DiffRequest
 from waypoint.service.home import Home
 from waypoint.service.shapes import Pages
 from waypoint.session.birth import rights
 from waypoint.session.held import held_now
-from waypoint.session.views import mounted_view
+from waypoint.session.views import common_setting, mounted_view, scope_of
 from waypoint.terminal.shell import dump
 from waypoint.upper import layout, patches
 from waypoint.upper.changes import changed_targets
-from waypoint.upper.comparing import Change, Scope, changes, contents
+from waypoint.upper.comparing import Change, changes, contents
 from waypoint.upper.views import Pairs, Views, candidates
 
 _PAGE = 64
 _MOST_PATCHES = 256 << 20
 """Bytes of all patches together, which are held in memory."""
 _BETWEEN_PAUSES = 32  # changes that are compared before the thread waits for a frozen session
-_OF_THE_SESSION = ("/run", *OWN_PLACES)
-"""Folders of a session that are none of the machine's."""
+NO_LINES = patches.Lines(None, None)
 _VOLATILE = frozenset((b"_", b"OLDPWD", b"WAYPOINT_BRANCH"))
 _TYPES: Mapping[int, str] = {
     stat.S_IFREG: "file",
@@ -95,15 +91,6 @@ def _compare(
     return found
 
 
-def common_setting(on: str, settings: list[Setting]) -> Setting:
-    """The setting of the captures that are compared. Raises UsageProblem if they have different bases."""
-    bases = sorted({setting.base for setting in settings})
-    if len(bases) > 1:
-        said = f"they have different bases: {', '.join(bases)}"
-        raise UsageProblem("compare", on, said, "compare each of them with its own base: waypoint diff NAME")
-    return settings[-1]
-
-
 def cannot_compare(on: str, error: OSError) -> Failed:
     where = f": {os.fsdecode(error.filename)}" if error.filename else ""
     said = f"{error.strerror or error}{where}"
@@ -111,29 +98,11 @@ def cannot_compare(on: str, error: OSError) -> Failed:
     return Failed("read the changes of", on, said, next_step, code=of_machine(error.errno))
 
 
-def scope_of(home: Home, setting: Setting, target: str, paths: list[str]) -> Scope | None:
-    """What is compared in the overlay at `target`; None if the `paths`, absolute in the session, are all elsewhere.
-    Excluded are the session's own folders, binds, and Waypoint's homes.
-    """
-    above = target.rstrip("/") + "/"
-    if paths and not any(is_below(path, target) or is_below(target, path) for path in paths):
-        return None
-    is_all = not paths or any(is_below(target, path) for path in paths)
-    known = [*homes.known(), str(home.path)]
-    base = setting.base.rstrip("/")
-    hidden = [path.removeprefix(base) for path in known if is_below(path, setting.base)]
-    excluded = [*_OF_THE_SESSION, *(bind.target for bind in setting.binds), *hidden]
-    return Scope(
-        () if is_all else tuple(path.removeprefix(above) for path in paths if path.startswith(above)),
-        tuple(path.removeprefix(above) for path in excluded if path.startswith(above)),
-    )
-
-
 def _files_in(
     home: Home, setting: Setting, target: str, trees: list[str], request: DiffRequest
 ) -> Iterator[ChangeFacts]:
     resources = home.sessions.resources
-    scope = scope_of(home, setting, target, [os.path.normpath(path) for path in request.paths])
+    scope = scope_of(resources.places, setting, target, request.paths)
     if scope is None:
         return
     uppers = [layout.upper_of(tree, target) if tree else "" for tree in trees]
@@ -150,16 +119,24 @@ def _files_in(
 
 
 def _facts(change: Change, target: str, pairs: Pairs, request: DiffRequest) -> ChangeFacts:
-    path, (old, new) = shown(target, change.path), (change.present, change.wanted)
+    lines = NO_LINES
+    has_content = any(one is not None and _has_content(one) for one in (change.present, change.wanted))
+    if (request.lines or request.patch) and has_content:
+        lines = _lines(shown(target, change.path), change, pairs, with_patch=request.patch)
+    return file_facts(change, target, lines, with_patch=request.patch)
+
+
+def file_facts(
+    change: Change, target: str, lines: patches.Lines = NO_LINES, *, with_patch: bool = False
+) -> ChangeFacts:
+    """The facts about a change in the overlay at `target`."""
+    old, new = change.present, change.wanted
     facts = new or old
     assert facts is not None
-    lines = patches.Lines(None, None)
-    if (request.lines or request.patch) and any(one is not None and _has_content(one) for one in (old, new)):
-        lines = _lines(path, change, pairs, with_patch=request.patch)
     return ChangeFacts(
         kind="file",
         change=change.how,
-        name=as_utf8(path),
+        name=as_utf8(shown(target, change.path)),
         type=_TYPES[stat.S_IFMT(facts.st_mode)],
         old_size=_size(old),
         new_size=_size(new),
@@ -167,7 +144,7 @@ def _facts(change: Change, target: str, pairs: Pairs, request: DiffRequest) -> C
         deletions=lines.deletions,
         source=as_utf8(shown(target, change.source)) if change.source else None,
         detail=_detail(old, new),
-        patch=lines.patch if request.patch else None,
+        patch=lines.patch if with_patch else None,
     )
 
 

@@ -200,7 +200,11 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
         return is_restricted and one.by is not None and one.by.uid not in (None, caller.uid if caller else None)
 
     def is_meant(one: Operation) -> bool:
-        return bool(one.moves or one.sessions) and is_of(one, branch, caller, has_ended) and not is_anothers(one)
+        return (
+            bool(one.moves or one.sessions or one.applied)
+            and is_of(one, branch, caller, has_ended)
+            and not is_anothers(one)
+        )
 
     def is_shared(one: Operation) -> bool:
         return branch in one.sessions and len(one.sessions) > 1 and not is_anothers(one)

@@ -43,6 +43,7 @@ from waypoint.service.background.growth import PoolWatch
 from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
 from waypoint.service.storing import Storing
+from waypoint.session import applying
 from waypoint.session.adopt import adopt_all, end_dumps
 from waypoint.session.birth import rights
 from waypoint.session.live.pending_records import PendingRecords
@@ -173,6 +174,7 @@ class Home:
         home._watch.start()  # before adopting, since the sessions of the last daemon write all the time
         await asyncio.to_thread(end_dumps, home.sessions.resources)
         home.strangers = adopt_all(home.sessions)
+        await asyncio.to_thread(applying.recover, home.sessions.resources)
         home._compact_later()
         home.storing.later()
         home.relief = relief

@@ -18,6 +18,7 @@ from waypoint.model.times import iso_time
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import RELIEVE_S, Home, Relief
 from waypoint.service.usage import home_bytes
+from waypoint.session import applying
 from waypoint.session.adopt import inventories
 from waypoint.session.birth import rights
 from waypoint.upper.contract import mib
@@ -138,6 +139,7 @@ class _Work:
         home.pool.check_writable()
         chosen = self._remove()
         self._drop_all(chosen)
+        self._try("the journals of applies", functools.partial(applying.forget, home.sessions.resources))
         strangers = self._remove_strangers()
         self._try("the store of images", self._collect_images)
         self._try("the free space of the pool", home.pool.settle)  # the next command may need it

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 from waypoint.capture.captures import HeldCapture
 from waypoint.capture.layers.layer import CaptureOptions
+from waypoint.capture.sealing import placed
 from waypoint.session.birth.rights import check_origin
 from waypoint.session.checkpoint import capture
 from waypoint.session.live.resources import holding
@@ -26,7 +27,8 @@ async def held_now(sessions: Registry, name: str, tried: str) -> AsyncIterator[H
                 check_origin(resources, origin.setting.user, tried, name)
             else:
                 check_origin(resources, live.record.row.setting.user, tried, name)
-                origin = await capture(resources, live, CaptureOptions("respawn"))
+                taken = await capture(resources, live, CaptureOptions("respawn"))
+                origin = placed(resources.names, taken)
         try:
             (held,) = await stack.enter_async_context(holding(resources.captures, origin))
         finally:

@@ -23,6 +23,7 @@ from waypoint.model.records import Caller, Deed, Intent, Operation
 from waypoint.records import callers
 from waypoint.records.names import Names
 from waypoint.records.reading import Reader
+from waypoint.session.applying import take_back
 from waypoint.session.birth.users import user_name
 from waypoint.session.checkpoint import LossConsent, checkpoint
 from waypoint.session.live.resources import Resources
@@ -84,6 +85,9 @@ async def undo(sessions: Registry, number: int, *, lose_processes: bool) -> Undo
     `lose_processes`: sessions that the undo replaces or ends may lose their processes.
     """
     names = sessions.resources.names
+    if numbered(names, number).applied is not None:
+        planned = plan_undo(names, number)
+        return Undone(planned, numbered(names, await take_back(sessions, planned.operation)), [])
     with names.change("undo") as change:
         planned = plan_undo(change, number)
         intent = Intent(

@@ -3,16 +3,51 @@
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.places import SharedPlaces
+from waypoint.launch.ground.start_plan import OWN_PLACES
 from waypoint.linux.storage import idmapped, mounts
+from waypoint.model.errors import UsageProblem
 from waypoint.model.ids import random_hex
-from waypoint.model.records import HOST_IDS, IdMap
+from waypoint.model.paths import is_below
+from waypoint.model.records import HOST_IDS, IdMap, Setting
+from waypoint.upper.comparing import Scope
 
 _PREFIX = "view-"
+
+
+_OF_THE_SESSION = ("/run", *OWN_PLACES)
+"""Folders of a session that are none of the machine's."""
+
+
+def common_setting(on: str, settings: Sequence[Setting]) -> Setting:
+    """The setting of captures that are compared. Raises UsageProblem if they have different bases."""
+    bases = sorted({setting.base for setting in settings})
+    if len(bases) > 1:
+        said = f"they have different bases: {', '.join(bases)}"
+        raise UsageProblem("compare", on, said, "compare each of them with its own base: waypoint diff NAME")
+    return settings[-1]
+
+
+def scope_of(places: SharedPlaces, setting: Setting, target: str, paths: Sequence[str]) -> Scope | None:
+    """What is compared in the overlay at `target`; None if the `paths`, absolute in the session, are all elsewhere.
+    Excluded are the session's own folders, binds, and Waypoint's homes.
+    """
+    above = target.rstrip("/") + "/"
+    paths = [os.path.normpath(path) for path in paths]
+    if paths and not any(is_below(path, target) or is_below(target, path) for path in paths):
+        return None
+    is_all = not paths or any(is_below(target, path) for path in paths)
+    base = setting.base.rstrip("/")
+    hidden = [path.removeprefix(base) for path in (*homes.known(), str(places.home)) if is_below(path, setting.base)]
+    excluded = [*_OF_THE_SESSION, *(bind.target for bind in setting.binds), *hidden]
+    return Scope(
+        () if is_all else tuple(path.removeprefix(above) for path in paths if path.startswith(above)),
+        tuple(path.removeprefix(above) for path in excluded if path.startswith(above)),
+    )
 
 
 class View(NamedTuple):

@@ -28,7 +28,19 @@ from waypoint.setup.config import CONFIG
 
 TRIAL_PREFIX = "waypoint-trial-"  # the prefix of a trial's temporary home, a folder in the home that is tried
 # All that Waypoint makes in a home, besides the pool and config.json. Other files are the user's and are not removed.
-OURS = ("names.db*", "reserve", "hot", "store", "pool.img*", "criu", "criu-*", "criu.lock", ".criu-build-*", "daemon.*")
+OURS = (
+    "names.db*",
+    "reserve",
+    "hot",
+    "applied",
+    "store",
+    "pool.img*",
+    "criu",
+    "criu-*",
+    "criu.lock",
+    ".criu-build-*",
+    "daemon.*",
+)
 POOL = "pool"
 SCOPES = "system.slice"  # the slice in which systemd makes the requested scopes (waypoint/launch/ground/places.py)
 # Seconds for the supervisor to end: more than the supervisor waits before it kills its daemon. A daemon without a

@@ -31,20 +31,23 @@ class Change(NamedTuple):
     source: str = ""
 
 
-class Scope(NamedTuple):
+class Scope:
     """The paths that are compared: those at or below `only` (empty: all), except those at or below `excluded`."""
 
-    only: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
+    def __init__(self, only: Iterable[str] = (), excluded: Iterable[str] = ()) -> None:
+        self._only = frozenset(only)
+        self._excluded = frozenset(excluded)
+        self._below_only = tuple(f"{one}/" for one in self._only)
+        self._below_excluded = tuple(f"{one}/" for one in self._excluded)
 
     def concerns(self, path: str) -> bool:
         """Whether the path, or something below it, is compared."""
-        if any(is_below(path, one) for one in self.excluded):
+        if path in self._excluded or path.startswith(self._below_excluded):
             return False
-        return not self.only or any(is_below(path, one) or is_below(one, path) for one in self.only)
+        return self.has(path) or any(one.startswith(f"{path}/") for one in self._only)
 
     def has(self, path: str) -> bool:
-        return not self.only or any(is_below(path, one) for one in self.only)
+        return not self._only or path in self._only or path.startswith(self._below_only)
 
 
 def changes(differing: Iterable[Candidate], pairs: Pairs, scope: Scope) -> Iterator[Change]:

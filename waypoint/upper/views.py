@@ -57,12 +57,14 @@ class Sides(NamedTuple):
 
 
 class Pairs:
-    """Finds entries in two views. Keeps the folder of the last path open, because the next path often is in it; so
-    nobody may replace folders of the views meanwhile.
+    """Finds entries in two views. Keeps the folder of the last path open, because the next path often is in it; so an
+    entry may be in a folder that was moved away meanwhile. `across`: what is mounted in a view is a part
+    of it.
     """
 
-    def __init__(self, views: Views) -> None:
-        self._views = views
+    def __init__(self, views: Views, *, across: bool = False) -> None:
+        self.views = views
+        self._across = across
         self._folder: str | None = None
         self._folders: list[int | None] = []
 
@@ -81,17 +83,17 @@ class Pairs:
         if folder != self._folder:
             self.__exit__()
             _check_length(path)
-            for view in self._views:
-                self._folders.append(_open_if_there(view, folder))
+            for view in self.views:
+                self._folders.append(_open_if_there(view, folder, across=self._across))
             self._folder = folder
         return Sides(*(None if fd is None else Entry(fd, name) for fd in self._folders))
 
 
-def _open_if_there(view: int, folder: str) -> int | None:
+def _open_if_there(view: int, folder: str, *, across: bool) -> int | None:
     try:
-        return beneath.open_beneath(view, folder, os.O_PATH | os.O_DIRECTORY)
+        return beneath.open_beneath(view, folder, os.O_PATH | os.O_DIRECTORY, across=across)
     except OSError as error:
-        if error.errno not in _ABSENT:
+        if error.errno not in (*_ABSENT, errno.EXDEV):
             raise
         return None
 
@@ -99,7 +101,7 @@ def _open_if_there(view: int, folder: str) -> int | None:
 @contextlib.contextmanager
 def pair(path: str, views: Views) -> Iterator[Sides]:
     """The entries at `path`, valid in the `with` block."""
-    with Pairs(views) as pairs:
+    with Pairs(views, across=True) as pairs:
         yield pairs.at(path)
 
 

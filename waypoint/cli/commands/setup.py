@@ -7,10 +7,9 @@ import sys
 from typing import Any
 
 import waypoint
-from waypoint.cli.output import EXIT_INTERRUPTED, note
+from waypoint.cli.output import EXIT_INTERRUPTED, agrees, note
 from waypoint.client.sdk import Client
 from waypoint.model.errors import Failed, HostLacks, UsageProblem, from_json
-from waypoint.model.packages import make_importable
 from waypoint.model.paths import may_exist, spelled
 from waypoint.model.verbs import Given
 
@@ -94,20 +93,10 @@ def _remove(client: Client, *, yes: bool) -> int:
             said = "this deletes all sessions and captures, and stdin is no terminal on which to ask for confirmation"
             next_step = f"see what the home contains: {spelled(client.home, 'ps', '--all')}; then add --yes"
             raise UsageProblem("remove", f"the home {client.home}", said, next_step)
-        if not _agrees(f"End all sessions and delete everything in {client.home}?"):
+        if not agrees(f"End all sessions and delete everything in {client.home}?"):
             return EXIT_INTERRUPTED
     carry_out("remove", client.home)
     return 0
-
-
-def _agrees(question: str) -> bool:
-    make_importable("click")
-    import click
-
-    try:
-        return click.confirm(question, err=True)
-    except click.Abort:
-        return False
 
 
 def _own_share() -> str:

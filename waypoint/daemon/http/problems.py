@@ -4,6 +4,7 @@ import msgspec
 
 from waypoint.model.errors import (
     CannotCapture,
+    Conflicting,
     HostLacks,
     NotAllowed,
     StateConflict,
@@ -17,6 +18,7 @@ STATUSES: tuple[tuple[type[WaypointError], int], ...] = (
     (UnknownName, 404),
     (UsageProblem, 400),
     (StateConflict, 409),
+    (Conflicting, 409),
     (CannotCapture, 422),
     (NotAllowed, 403),
     (HostLacks, 501),

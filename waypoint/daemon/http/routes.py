@@ -7,6 +7,7 @@ from waypoint.daemon.http import openapi
 from waypoint.daemon.http.route import MAX_EXEC_BODY_BYTES, Route, Routes
 from waypoint.service import (
     activity,
+    applying,
     captures,
     differences,
     history,
@@ -89,6 +90,7 @@ ROUTES: Routes = (
         "The differences between two states: files, programs, variables of the shell",
         wrap="changes",
     ),
+    Route("POST", "/v1/applies", applying.apply, "Bring a session's changes onto the machine, all or nothing"),
     Route("GET", "/v1/branches", history.branches, "Branches, live or not", wrap="branches"),
     Route("GET", "/v1/names", history.names, "The names of branches and checkpoints", wrap="names"),
     Route("POST", "/v1/branches/{branch}/rename", history.rename, "Rename a branch"),

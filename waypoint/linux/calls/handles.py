@@ -36,6 +36,11 @@ def parse_overlay(kind: int, handle: bytes) -> OverlayHandle | None:
     return OverlayHandle(bool(origin[3] & _IS_UPPER), origin[4], origin[_HEAD_BYTES:], origin)
 
 
+def parse_origin(origin: bytes) -> OverlayHandle | None:
+    """The handle in the extended attribute `trusted.overlay.origin`; None if it is not of a known form."""
+    return parse_overlay(_KIND_OF_OVERLAYS, bytes(_PADDING) + origin)
+
+
 def open_handle(mount_fd: int, kind: int, handle: bytes) -> int:
     """An O_PATH descriptor of the file with this handle in the file system behind `mount_fd`.
 

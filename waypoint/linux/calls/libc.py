@@ -20,6 +20,7 @@ _NUMBERS: dict[str, dict[str, int]] = {
         "seccomp": 317,
         "setgroups": 116,
         "kcmp": 312,
+        "statx": 332,
     },
     "aarch64": {
         "pivot_root": 41,
@@ -32,6 +33,7 @@ _NUMBERS: dict[str, dict[str, int]] = {
         "seccomp": 277,
         "setgroups": 159,
         "kcmp": 272,
+        "statx": 291,
     },
 }
 # System calls that were added since Linux 5.1 have one number on every architecture.

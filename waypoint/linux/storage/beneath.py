@@ -26,15 +26,17 @@ _MOST_PATH = 1000
 _OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
 
 
-def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0) -> int:
+def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0, *, across: bool = True) -> int:
     """Open `path` below the folder `folder_fd`; return the descriptor, which is close-on-exec. "" and "/" are the
     folder itself.
 
     `..` and absolute paths cannot leave the folder. A symbolic link in any part of `path` raises OSError ELOOP. `path`
-    may be longer than a system call takes; then `..` cannot leave a piece of it either.
+    may be longer than a system call takes; then `..` cannot leave a piece of it either. Without `across` a mount point
+    in `path` raises OSError EXDEV.
     """
-    with _near(folder_fd, path) as (near, rest):
-        return _open(near, rest, flags, mode, _NO_SYMLINKS)
+    resolve = _NO_SYMLINKS if across else _NO_SYMLINKS | _NO_XDEV
+    with _near(folder_fd, path, resolve) as (near, rest):
+        return _open(near, rest, flags, mode, resolve)
 
 
 def open_in_root(folder_fd: int, path: str, flags: int) -> int:
@@ -81,12 +83,12 @@ def _open(folder_fd: int, path: str, flags: int, mode: int, resolve: int) -> int
 
 
 @contextlib.contextmanager
-def _near(folder_fd: int, path: str) -> Iterator[tuple[int, str]]:
+def _near(folder_fd: int, path: str, resolve: int) -> Iterator[tuple[int, str]]:
     """Split a long path: a folder of `path` below `folder_fd`, and the rest of `path`, short enough for the kernel."""
     with contextlib.ExitStack() as held:
         while len(path) > _MOST_PATH:
             end = path.rfind("/", 0, _MOST_PATH) + 1 or len(path)
-            folder_fd = _open(folder_fd, path[:end], os.O_PATH | os.O_DIRECTORY, 0, _NO_SYMLINKS)
+            folder_fd = _open(folder_fd, path[:end], os.O_PATH | os.O_DIRECTORY, 0, resolve)
             path = path[end:]
             held.pop_all().close()
             held.callback(os.close, folder_fd)
@@ -94,8 +96,8 @@ def _near(folder_fd: int, path: str) -> Iterator[tuple[int, str]]:
 
 
 @contextlib.contextmanager
-def opened(folder_fd: int, path: str, flags: int = os.O_PATH) -> Iterator[int]:
-    fd = open_beneath(folder_fd, path, flags)
+def opened(folder_fd: int, path: str, flags: int = os.O_PATH, *, across: bool = True) -> Iterator[int]:
+    fd = open_beneath(folder_fd, path, flags, across=across)
     try:
         yield fd
     finally:

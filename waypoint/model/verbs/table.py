@@ -271,6 +271,40 @@ _DIFF = Verb(
     words="PATH",
 )
 
+_APPLY = Verb(
+    "apply",
+    (
+        Option(("--dry-run",), "flag", "Change nothing; list what would be changed, and the conflicts."),
+        Option(("-y", "--yes"), "flag", "Do not ask. Without a terminal apply never asks."),
+        Option(("--ours",), "flag", "For files that this machine has changed, too: keep those of this machine."),
+        Option(("--theirs",), "flag", "For files that this machine has changed, too: take those of NAME."),
+        Option(
+            ("--allow-special",),
+            "flag",
+            "Also apply devices, and programs that run with the rights of their owner or group, or with capabilities.",
+        ),
+        JSON,
+        BRANCH,
+        HOME,
+    ),
+    """Bring the file changes of a session onto this machine.
+
+    NAME is a branch (default: $WAYPOINT_BRANCH, else main), a checkpoint, or the id of a capture. A running session is
+    captured first. Applies either all of its changes or, if something goes wrong, none, even if Waypoint is killed
+    meanwhile. 'waypoint diff NAME' shows the changes. 'waypoint undo' takes them back.
+
+    Exit status 6, with a list and without any change, if there are conflicts: files that this machine has changed
+    since the session first saw them. --ours and --theirs decide about these files. PATHs are paths in the session; then
+    only files at or below them are applied.
+
+    Files are changed with your rights on this machine, and keep owner, mode, times and extended attributes of the
+    session. The session's own /run, /dev, /proc and /sys, and directories that were given with --bind, are not
+    applied. Of a session that was started with --base DIR, the changes are applied to DIR.""",
+    "Example: waypoint apply fix-1 --dry-run; waypoint apply fix-1 -- /srv/app; waypoint undo",
+    arguments=(Argument("argument", "NAME", required=False),),
+    words="PATH",
+)
+
 _LAYER_LIST = Verb(
     "layer list",
     (JSON, HOME),
@@ -520,6 +554,7 @@ WAYPOINT = Group(
             _LOG,
             _SHOW,
             _DIFF,
+            _APPLY,
             _LAYER,
             _PROVE,
             _RM,

@@ -132,13 +132,18 @@ def check_base(resources: Resources, base: str) -> None:
 @contextlib.contextmanager
 def as_caller(resources: Resources) -> Iterator[None]:
     """Give the calling thread the file permissions of the caller during the `with` block."""
-    uid = _restricted_user(resources)
-    if uid is None:
+    who = restricted_caller(resources)
+    if who is None:
         yield
         return
-    who = find_user("/", str(uid))
     with access.as_user(who.uid, who.gid, who.groups):
         yield
+
+
+def restricted_caller(resources: Resources) -> User | None:
+    """The caller, with the rights of this user only; None: the caller has the rights of root."""
+    uid = _restricted_user(resources)
+    return None if uid is None else find_user("/", str(uid))
 
 
 def restricted(resources: Resources, setting: Setting) -> Setting:

@@ -1,0 +1,63 @@
+"""Applies that are interrupted, and those of ordinary users."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.homes import Home
+from tests.projects import CHANGE, listed, listed_in
+from tests.session.let_in import refused, succeeds
+from tests.session.pauses import Pauses
+from tests.upper.overlays import picture
+from waypoint.capture.steps import Step
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "public-checkout")]
+
+
+@pytest.mark.parametrize("step", [Step.STAGED, Step.EXCHANGED, Step.APPLIED])
+def test_a_killed_daemon_leaves_the_files_as_before_or_as_after(pauses: Pauses, project: Path, step: Step) -> None:
+    before = picture(project, with_times=True)
+    with pauses.open_home("apply") as home:
+        home.must("shell", "main", "-d", env=pauses.env)
+        home.must("exec", "--", CHANGE.format(project))
+        wanted = listed_in(home, "main", project)
+        with pauses.armed(step) as armed, home.background("apply", "main", "--", str(project)) as command:
+            assert armed.wait() == step
+            os.kill(home.must("daemon", "status", "--json").json()["pid"], 9)
+            command.wait()
+        home.must("ps")
+        if step is Step.APPLIED:
+            assert listed(project) == wanted
+            home.must("undo", str(home.must("op", "log", "-n", "1", "--json").json()[0]["number"]))
+        assert picture(project, with_times=True) == before
+        assert list(Path("/").glob(".waypoint-*")) == []
+        home.must("apply", "main", "--", str(project))
+        assert listed(project) == wanted
+
+
+def test_a_user_applies_with_own_rights_only(let_in: Home, person: Person) -> None:
+    folder = person.home / "project"
+    succeeds(person.can(let_in, "shell", "own", "-d", cwd="/"))
+    made = f"mkdir {folder}; echo x > {folder}/file; ln -s file {folder}/l"
+    succeeds(person.can(let_in, "exec", "-b", "own", "--", made))
+    succeeds(person.can(let_in, "apply", "own", "--", str(folder)))
+    assert (folder / "file").stat().st_uid == person.uid
+    assert (folder / "l").readlink() == Path("file")
+    succeeds(person.can(let_in, "exec", "-b", "own", "--", f"echo y > {folder}/file; rm {folder}/l"))
+    subprocess.run(["chattr", "+i", folder / "file"], check=True)
+    before = picture(person.home, with_times=True)
+    refused(person.can(let_in, "apply", "own", "--theirs", "--", str(folder)), "nothing was changed")
+    assert picture(person.home, with_times=True) == before
+    subprocess.run(["chattr", "-i", folder / "file"], check=True)
+    succeeds(person.can(let_in, "apply", "own", "--theirs", "--", str(folder)))
+    assert (folder / "file").read_text() == "y\n"
+    number = str(let_in.must("op", "log", "-n", "1", "--json").json()[0]["number"])
+    succeeds(person.can(let_in, "undo"))
+    assert (folder / "file").read_text() == "x\n"
+    let_in.must("undo", str(int(number) + 1))
+    assert (folder / "file").read_text() == "y\n"
+    let_in.must("shell", "roots", "-d", "--user", "root")
+    refused(person.can(let_in, "apply", "roots"), "it belongs to root")

@@ -1,0 +1,90 @@
+"""`waypoint apply`."""
+
+import dataclasses
+import os
+
+from waypoint.cli.caller import absolute, branch_of
+from waypoint.cli.output import EXIT_INTERRUPTED, agrees, fail, note, print_json, print_lines, wants_colour, warn
+from waypoint.client.history import Resolution
+from waypoint.client.sdk import Client
+from waypoint.model.errors import Conflicting, UsageProblem, cleaned
+from waypoint.model.facts import ApplyFacts
+from waypoint.model.paths import spelled
+from waypoint.model.rendering import change_lines
+from waypoint.model.verbs import Given
+
+_MOST_SHOWN = 20  # conflicts; --json has more
+
+
+def run(given: Given) -> int:
+    """Returns 6 if there are conflicts."""
+    client, name = Client(given.text("home")), branch_of(given)
+    resolution = _resolution(given, name)
+    paths = [absolute(path) for path in given.texts("words")]
+    is_dry = given.flag("dry_run")
+    asks = os.isatty(0) and os.isatty(1) and not given.flag("yes") and not is_dry
+
+    def apply(*, dry_run: bool) -> ApplyFacts:
+        return client.history.apply(
+            name, paths=paths, dry_run=dry_run, conflicts=resolution, allow_special=given.flag("allow_special")
+        )
+
+    if asks:
+        planned = apply(dry_run=True)
+        if planned.conflicts or not planned.count:
+            return _report(given, client, name, planned)
+        _print_plan(planned)
+        if not agrees(f"Apply this to {planned.base} of this machine?"):
+            note("nothing was changed")
+            return EXIT_INTERRUPTED
+        done = apply(dry_run=False)
+        return _conclude(client, done) if not done.conflicts else _report(given, client, name, done)
+    return _report(given, client, name, apply(dry_run=is_dry))
+
+
+def _resolution(given: Given, name: str) -> Resolution:
+    if given.flag("ours") and given.flag("theirs"):
+        raise UsageProblem("apply", name, "--ours and --theirs exclude each other", "leave out one of them")
+    return "ours" if given.flag("ours") else "theirs" if given.flag("theirs") else "refuse"
+
+
+def _report(given: Given, client: Client, name: str, found: ApplyFacts) -> int:
+    as_json = given.flag("json")
+    if found.conflicts:
+        return _fail(client, name, found, given)
+    if as_json:
+        print_json(found)
+        return 0
+    _print_plan(found)
+    return _conclude(client, found)
+
+
+def _print_plan(found: ApplyFacts) -> None:
+    print_lines(change_lines(found.changes, coloured=wants_colour(), with_total=False))
+    if found.count > len(found.changes):
+        print_lines([f"and {found.count - len(found.changes)} more"])
+    warn("this machine had changed it, too", found.replaced)
+
+
+def _conclude(client: Client, found: ApplyFacts) -> int:
+    if not found.count:
+        note("nothing to apply: this machine has all changes of these files")
+    elif found.operation is None:
+        note("nothing was changed (--dry-run)")
+    else:
+        undo = spelled(client.home, "undo", str(found.operation))
+        note(f"changed {found.count} {'file' if found.count == 1 else 'files'}; to take that back: {undo}")
+    return 0
+
+
+def _fail(client: Client, name: str, found: ApplyFacts, given: Given) -> int:
+    warn("conflict", [f"{cleaned(one['path'])}: {one['said']}" for one in found.conflicts[:_MOST_SHOWN]])
+    if found.conflict_count > _MOST_SHOWN:
+        note(f"and {found.conflict_count - _MOST_SHOWN} more conflicts")
+    said = f"{found.conflict_count} {'conflict' if found.conflict_count == 1 else 'conflicts'}; nothing was changed"
+    look = spelled(client.home, "diff", name, "--patch")
+    next_step = (
+        f"see the differences: {look}; then decide with --ours or --theirs, or apply only some files: -- PATH..."
+    )
+    error = Conflicting("apply", name, said, next_step)
+    return fail(error, as_json=given.flag("json"), beside=dataclasses.asdict(found))

@@ -1,0 +1,70 @@
+"""Bringing a session's changes onto the machine."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from waypoint.capture.captures import HeldCapture
+from waypoint.model.facts import ApplyFacts, ConflictFacts
+from waypoint.model.requests import ApplyRequest
+from waypoint.service.differences import as_utf8, file_facts, shown
+from waypoint.service.home import Home
+from waypoint.service.session_hooks import before_capture
+from waypoint.session import applying, moved_folders
+from waypoint.session.birth import rights
+from waypoint.session.checkpoint import capture_tip
+from waypoint.session.held import held_now
+from waypoint.session.live.resources import holding
+
+_MOST_LISTED = 1000
+
+
+async def apply(home: Home, request: ApplyRequest) -> ApplyFacts:
+    """Make the machine's files like those of a branch or capture, where the session has changed them: all or nothing.
+
+    Raises UnknownName, NotAllowed, Failed; nothing has changed then.
+    """
+    options = applying.ApplyOptions(request.paths, request.conflicts, request.allow_special, request.dry_run)
+    async with _held(home, request) as held:
+        found = await applying.apply(home.sessions, held, options)
+        paths = [shown(target, "").rstrip("/") for target in found.targets]
+        conflicts = [
+            ConflictFacts(path=as_utf8(f"{paths[one.place]}/{one.path}"), said=one.said, can_choose=one.can_choose)
+            for one in found.conflicts
+        ]
+        is_recorded = home.names.captures_of([held.capture.id], may_lack=True)
+        return ApplyFacts(
+            applied=found.number is not None,
+            count=len(found.changes),
+            changes=[file_facts(change, found.targets[place]) for place, change in found.changes[:_MOST_LISTED]],
+            conflicts=conflicts[:_MOST_LISTED],
+            conflict_count=len(conflicts),
+            replaced=[as_utf8(f"{paths[place]}/{path}") for place, path in found.replaced[:_MOST_LISTED]],
+            base=held.capture.setting.base,
+            operation=found.number,
+            capture=held.capture.id if is_recorded else None,
+        )
+
+
+@contextlib.asynccontextmanager
+async def _held(home: Home, request: ApplyRequest) -> AsyncIterator[HeldCapture]:
+    """Hold the capture to apply. A live session is captured; the capture is recorded, except for a dry run, because
+    later applies of the branch must know what this one has brought to the machine.
+    """
+    resources = home.sessions.resources
+    async with home.sessions.turn(request.name):
+        live = await home.sessions.settled(request.name)
+        owner = live.record.row.setting.user if live is not None else home.names.resolve(request.name).setting.user
+        rights.check_origin(resources, owner, "apply", request.name)
+        if live is not None:
+            with applying.failing("apply", request.name):
+                await asyncio.to_thread(moved_folders.copy_content, resources, live, request.paths)
+        origin = None
+        if not request.dry_run:
+            origin = await capture_tip(home.sessions, request.name, "checkpoint", before_capture)
+    if request.dry_run:
+        async with held_now(home.sessions, request.name, "apply") as held:
+            yield held
+    else:
+        async with holding(home.captures, origin or home.names.resolve(request.name)) as (held,):
+            yield held

@@ -1,0 +1,408 @@
+"""Applying the changes of a capture to the machine's files, and taking that back.
+
+The files are changed as upper/transaction.py describes. The entry in the operation log decides: a change without one is
+rolled back, by the daemon that has begun it or by the next one.
+"""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from waypoint.branch.graph import walk_back
+from waypoint.capture.captures import HeldCapture
+from waypoint.capture.steps import Step as FaultPoint
+from waypoint.capture.steps import reach
+from waypoint.linux.calls.handles import open_handle, parse_origin
+from waypoint.linux.storage import beneath
+from waypoint.linux.storage.birth import birth_ns
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.linux.tasks import pauses
+from waypoint.model.errors import Conflicting, Failed, NotAllowed, StoreDamaged, of_machine
+from waypoint.model.ids import new_id
+from waypoint.model.names import MACHINE
+from waypoint.model.records import Applied, Operation
+from waypoint.records.change import Change as Record
+from waypoint.session.birth import rights
+from waypoint.session.live.resources import Resources
+from waypoint.session.registry import Registry
+from waypoint.session.views import lower_of, mounted_view, scope_of
+from waypoint.upper import copying, layout
+from waypoint.upper.apply_journal import ApplyPlan, Journal, Step, journals_in
+from waypoint.upper.apply_plan import (
+    Conflict,
+    Planner,
+    Resolution,
+    Rules,
+    Seen,
+    find_missing_folders,
+    plan_reversal,
+)
+from waypoint.upper.changes import changed_targets
+from waypoint.upper.comparing import Change, changes
+from waypoint.upper.contract import NEXT_STEPS
+from waypoint.upper.transaction import Changed, Make, Transaction
+from waypoint.upper.views import Entry, Pairs, Views, candidates
+
+_COPIED = "trusted.overlay.origin"  # the attribute of a file that overlayfs has copied from the base
+_BETWEEN_PAUSES = 32  # changes that are planned before the thread waits for a frozen session
+
+log = logging.getLogger(__name__)
+
+
+class ApplyOptions(NamedTuple):
+    """`paths`: as for `scope_of`. `dry_run`: only plan."""
+
+    paths: Sequence[str]
+    resolution: Resolution = "refuse"
+    allow_special: bool = False
+    dry_run: bool = False
+
+
+class Outcome(NamedTuple):
+    """What an apply has changed, or would change. `targets`: the mount points in the session, by place. `replaced`: the
+    paths of changed files of the machine that were replaced. `number`: of the entry in the operation log; None: nothing
+    was changed. With `conflicts` nothing was changed.
+    """
+
+    targets: list[str]
+    changes: list[tuple[int, Change]]
+    conflicts: list[Conflict]
+    replaced: list[tuple[int, str]]
+    number: int | None = None
+
+
+async def apply(sessions: Registry, held: HeldCapture, options: ApplyOptions) -> Outcome:
+    """Apply the changes of the capture to the machine, with the rights of the caller. Raises Failed, NotAllowed,
+    Conflicting; nothing has changed then.
+    """
+    async with sessions.turn(MACHINE):
+        return await asyncio.to_thread(_apply, sessions.resources, held, options)
+
+
+def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions) -> Outcome:
+    capture = held.capture
+    with contextlib.ExitStack() as opened, failing("apply", capture.id[:12]):
+        resources.places.follow_host()
+        planning = _Planning(resources, held, options, Planner(), opened)
+        planning.add_places()
+        outcome, plan = planning.outcome(), planning.plan()
+        if outcome.conflicts or options.dry_run or not outcome.changes:
+            return outcome
+
+        def record(change: Record) -> None:
+            change.applied = Applied(journal=plan.ident, branch=plan.branch, count=len(outcome.changes))
+            change.note = _note(plan, len(outcome.changes))
+
+        return outcome._replace(number=_carry_out(resources, plan, _Copies(planning.original).make, "apply", record))
+
+
+class _Planning:
+    """The plan of an apply. `opened`: keeps the views mounted. `pairs`: find entries in the view and on the machine, by
+    place.
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        held: HeldCapture,
+        options: ApplyOptions,
+        planner: Planner,
+        opened: contextlib.ExitStack,
+    ) -> None:
+        self._resources = resources
+        self._held = held
+        self._options = options
+        self._planner = planner
+        self._opened = opened
+        self._targets = sorted(changed_targets(held.files))
+        self._lowers = [lower_of(held.capture.setting.base, target) for target in self._targets]
+        self._branches: set[str] = set()  # of the capture and its ancestors
+        self.pairs: list[Pairs] = []
+
+    @functools.cached_property
+    def _knows_first_changes(self) -> bool:
+        """Whether the files of the upper tree are as old as the session's first changes of them. Copies are not: a pool
+        of the driver `copy` copies them for each capture, and `restore --only files` for the session.
+        """
+        if self._resources.pool.driver != "btrfs":
+            return False
+        aside = (one.aside.get(branch) for one in _operations(self._resources) for branch in self._branches)
+        return not any(one is not None and one.only == "files" for one in aside)
+
+    def add_places(self) -> None:
+        resources, capture = self._resources, self._held.capture
+        ancestors = list(walk_back(resources.names, [capture]))
+        since_ns = int(ancestors[-1].branch_created * 1e9)
+        seen = Seen(since_ns, {one.id for one in ancestors}, journals_in(journals_of(resources)))
+        self._branches = {one.branch for one in ancestors}
+        for place in range(len(self._targets)):
+            self._add_place(place, seen)
+
+    def _add_place(self, place: int, seen: Seen) -> None:
+        resources, setting, target = self._resources, self._held.capture.setting, self._targets[place]
+        enter, upper = self._opened.enter_context, layout.upper_of(self._held.files, target)
+        view = enter(mounted_view(resources.places, setting.base, target, upper))
+        views = Views(enter(open_folder(view.path)), enter(open_folder(self._lowers[place])))
+        above = enter(open_folder(upper))
+        pairs = enter(Pairs(views))
+        self.pairs.append(pairs)
+        scope = scope_of(resources.places, setting, target, self._options.paths)
+        if scope is None:
+            return
+
+        def lost_its_source(path: str) -> bool:
+            with contextlib.suppress(OSError), beneath.opened(above, path, os.O_PATH | os.O_NOFOLLOW) as fd:
+                return _has_lost_source(os.getxattr(beneath.name_of(fd), _COPIED), views.present)
+            return False
+
+        def is_in_upper(path: str) -> bool:
+            with contextlib.suppress(OSError), beneath.opened(above, path, os.O_PATH | os.O_NOFOLLOW):
+                return True
+            return False
+
+        def first_changed_ns(path: str) -> int:
+            return _first_change(above, path) if self._knows_first_changes else 0
+
+        differing = candidates(upper, "", scope.concerns)
+        rules = Rules(
+            seen, self._options.resolution, self._options.allow_special, first_changed_ns, lost_its_source, is_in_upper
+        )
+        with rights.as_caller(resources):
+            self._planner.add_place(place, _unhurried(changes(differing, pairs, scope)), pairs, rules)
+
+    def original(self, step: Step) -> Entry | None:
+        return self.pairs[step.place].at(step.name).wanted
+
+    def plan(self) -> ApplyPlan:
+        capture = self._held.capture
+        steps, folders = self._planner.steps()
+        places = list(zip(self._targets, self._lowers, strict=True))
+        return _new_plan(self._resources, capture.branch, capture.id, places, (steps, folders))
+
+    def outcome(self) -> Outcome:
+        machine = [one.views.present for one in self.pairs]
+        conflicts = self._planner.conflicts + find_missing_folders(self._planner.steps()[0], machine)
+        return Outcome(self._targets, self._planner.changes, conflicts, self._planner.replaced)
+
+
+def _first_change(upper: int, path: str) -> int:
+    """When the entry of the upper directory was made that hides the base's entry at the path: there, or above it.
+    Snapshots keep this time.
+    """
+    while path:
+        folder, _, name = path.rpartition("/")
+        with contextlib.suppress(OSError), beneath.opened(upper, folder, os.O_PATH | os.O_DIRECTORY) as above:
+            return birth_ns(above, name)
+        path = folder
+    return 0
+
+
+def _has_lost_source(origin: bytes, machine: int) -> bool:
+    """Whether the machine no longer has the file from which overlayfs has made a copy, as far as the caller may know.
+    `origin`: the mark of the copy.
+    """
+    handle = parse_origin(origin)
+    if handle is None:
+        return True
+    try:
+        fd = open_handle(machine, handle.kind, handle.real)
+    except OSError:  # ESTALE: there is no such file
+        return True
+    try:
+        return os.fstat(fd).st_nlink == 0  # removed, but still in use
+    finally:
+        os.close(fd)
+
+
+def _new_plan(
+    resources: Resources,
+    branch: str,
+    capture: str,
+    places: Sequence[tuple[str, str]],
+    steps_and_folders: tuple[list[Step], list[Step]],
+) -> ApplyPlan:
+    user = rights.restricted_caller(resources)
+    return ApplyPlan(
+        ident=new_id(),
+        branch=branch,
+        capture=capture,
+        uid=user.uid if user is not None else 0,
+        gid=user.gid if user is not None else 0,
+        places=[lower for _, lower in places],
+        targets=[target for target, _ in places],
+        steps=steps_and_folders[0],
+        folders=steps_and_folders[1],
+    )
+
+
+def _unhurried(found: Iterator[Change]) -> Iterator[Change]:
+    for number, change in enumerate(found):
+        if number % _BETWEEN_PAUSES == 0:
+            pauses.wait()
+        yield change
+
+
+class _Copies:
+    """Makes new files as copies; names of one file become names of one copy. `find`: the original for a step."""
+
+    def __init__(self, find: Callable[[Step], Entry | None]) -> None:
+        self._find = find
+        self._links: dict[tuple[int, int, int], int] = {}  # by place, device and inode: the number of the first copy
+
+    def make(self, number: int, step: Step, target: Entry) -> None:
+        source = self._find(step)
+        facts = source.look() if source is not None else None
+        if source is None or facts is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), step.name)
+        key = step.place, facts.st_dev, facts.st_ino
+        if facts.st_nlink > 1 and key in self._links:
+            first = str(self._links[key])
+            os.link(first, target.name, src_dir_fd=target.folder, dst_dir_fd=target.folder, follow_symlinks=False)
+            return
+        copying.copy(source, target, facts)
+        self._links[key] = number
+
+
+async def take_back(sessions: Registry, operation: Operation) -> int:
+    """Undo an operation that has changed the machine's files. Returns the number of the undo's entry in the log.
+
+    Raises Conflicting if a file was changed after that, Failed, NotAllowed; nothing has changed then.
+    """
+    async with sessions.turn(MACHINE):
+        return await asyncio.to_thread(_take_back, sessions.resources, operation)
+
+
+def _take_back(resources: Resources, operation: Operation) -> int:
+    applied, on = operation.applied, f"operation {operation.number} ({operation.verb})"
+    assert applied is not None
+    _check_own(resources, operation, on)
+    former = Journal(journals_of(resources), applied.journal)
+    with contextlib.ExitStack() as opened, failing("undo", on):
+        before = former.plan()
+        if before is None:
+            raise StoreDamaged("undo", on, f"its journal is missing: {former.folder}", "restore this folder")
+        roots = [opened.enter_context(open_folder(place)) for place in before.places]
+        kept = opened.enter_context(open_folder(former.kept))
+        reversal = plan_reversal(before, former.left(), roots)
+        if reversal.conflicts:
+            first = reversal.conflicts[0]
+            more = f" and {len(reversal.conflicts) - 1} more" if len(reversal.conflicts) > 1 else ""
+            path = f"{before.targets[first.place].rstrip('/')}/{first.path}"
+            next_step = f"see the difference: waypoint diff {before.branch} -- {path}"
+            raise Conflicting("undo", on, f"{path}{more}: {first.said}", next_step)
+        places = list(zip(before.targets, before.places, strict=True))
+        plan = _new_plan(resources, before.branch, "", places, (reversal.steps, reversal.folders))
+
+        def record(change: Record) -> None:
+            change.undo(operation.number)
+            change.applied = Applied(journal=plan.ident, branch=plan.branch, count=applied.count)
+            change.note = _note(plan, applied.count)
+
+        copies = _Copies(lambda step: Entry(kept, str(step.kept)))
+        return _carry_out(resources, plan, copies.make, "undo", record)
+
+
+def _note(plan: ApplyPlan, count: int) -> str:
+    return f"{count} files of the machine changed ({plan.branch})"
+
+
+def _check_own(resources: Resources, operation: Operation, on: str) -> None:
+    user = rights.restricted_caller(resources)
+    if user is not None and (operation.by is None or operation.by.uid != user.uid):
+        raise NotAllowed("undo", on, "another user requested it", "let root run the command")
+
+
+def _carry_out(resources: Resources, plan: ApplyPlan, make: Make, verb: str, record: Callable[[Record], None]) -> int:
+    """Change the machine's files and record that by an operation. Returns its number. If that fails, everything is as
+    before.
+    """
+    journal = Journal(journals_of(resources), plan.ident)
+    with Transaction(journal, plan, functools.partial(rights.as_caller, resources)) as work:
+        try:
+            journal.begin(plan)
+            work.stage(make)
+            reach(FaultPoint.STAGED)
+            work.exchange()
+            reach(FaultPoint.EXCHANGED)
+            with resources.names.change(verb) as change:
+                record(change)
+        except BaseException:
+            _try(journal, work.roll_back)
+            raise
+        reach(FaultPoint.APPLIED)
+        _try(journal, work.settle)
+    return change.number or 0
+
+
+def _try(journal: Journal, act: Callable[[], None]) -> None:
+    try:
+        act()
+    except OSError as error:
+        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        log.error("the journal %s is finished by the next daemon: %s%s", journal.folder, error.strerror, where)
+
+
+def recover(resources: Resources) -> None:
+    """Finish the changes of the machine's files that the last daemon has begun: roll them back, unless they are in the
+    operation log.
+    """
+    unfinished = [
+        journal
+        for journal in journals_in(journals_of(resources))
+        if not journal.has("settled") and not journal.has("void")
+    ]
+    recorded = {one.applied.journal for one in _operations(resources) if one.applied} if unfinished else set()
+    for journal in unfinished:
+        try:
+            plan = journal.plan()
+            if plan is None:
+                journal.remove()
+                continue
+            with Transaction(journal, plan) as work:
+                _try(journal, work.settle if journal.ident in recorded else work.roll_back)
+        except (OSError, ValueError) as error:
+            log.error("cannot finish the journal %s: %s", journal.folder, error)
+
+
+def forget(resources: Resources) -> None:
+    """Remove the journals of operations that can no longer be undone."""
+    found = {journal.ident: journal for journal in journals_in(journals_of(resources))}
+    if found:
+        first = resources.names.first_kept()
+        kept = {one.applied.journal for one in _operations(resources) if one.applied and one.number >= first}
+        for ident in found.keys() - kept:
+            if found[ident].has("settled") or found[ident].has("void"):
+                found[ident].remove()
+
+
+def journals_of(resources: Resources) -> Path:
+    return resources.places.home / "applied"
+
+
+def _operations(resources: Resources) -> Iterator[Operation]:
+    for piece in resources.names.iter_operations():
+        yield from piece
+
+
+@contextlib.contextmanager
+def failing(tried: str, on: str) -> Iterator[None]:
+    """Give errors of the `with` block, in which nothing is changed after an error, the form for the user."""
+    try:
+        yield
+    except Changed as error:
+        said = f"{error.step.name} was changed at this moment; nothing was changed"
+        raise Conflicting(tried, on, said, "try again") from error
+    except PermissionError as error:
+        said = f"{error.strerror}: {os.fsdecode(error.filename or '')}; nothing was changed"
+        raise NotAllowed(tried, on, said, "let root run the command, or name other files: -- PATH...") from error
+    except OSError as error:
+        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        said = f"{error.strerror or error}{where}; nothing was changed"
+        next_step = NEXT_STEPS.get(error.errno or 0, "try again, or name other files: -- PATH...")
+        raise Failed(tried, on, said, next_step, code=of_machine(error.errno)) from error
