@@ -301,6 +301,7 @@ PRINT_FACTS = {
         "show",
         "diff",
         "apply",
+        "ls",
         "layer list",
         "layer get",
         "undo",

@@ -28,6 +28,7 @@ from typing import Literal, Self, Unpack
 from waypoint.client.address import find_home
 from waypoint.client.attach import Attachment
 from waypoint.client.command import Command
+from waypoint.client.files import Files
 from waypoint.client.following import JobCalls, iter_events, iter_logs
 from waypoint.client.history import History
 from waypoint.client.link import ask, ask_running, ask_status, quote_branch
@@ -116,6 +117,15 @@ class Client:
     def history(self) -> History:
         """Captures, branches and the operation log."""
         return History(self.home)
+
+    def files(self, name: str) -> Files:
+        """The files of a capture, or of a branch: its running session, if there is one."""
+        return Files(self.home, name)
+
+    def umount(self, point: str) -> None:
+        """End a mount of Files.mount. Raises StateConflict if it is in use."""
+        body = {"point": as_json_text(os.path.abspath(point))}
+        ask(self.home, "POST", "/v1/mounts/remove", body, may_repeat=False)
 
     def restore(self, name: str, *, only: Literal["files", "shell"] | None = None) -> "Session":
         """Restore a capture like Session.restore, on the branch where it was taken; if `name` is a branch, on
@@ -320,6 +330,11 @@ class Session:
         self._known = parse(SessionFacts, field_of(answer, "session"))
         self._begun = self._known.id if self._begun is not None else None
         return self._known
+
+    @property
+    def files(self) -> Files:
+        """The files of the session."""
+        return Files(self._client.home, self.branch, self._user)
 
     def diff(self, *, paths: Sequence[str] = (), patch: bool = False) -> list[ChangeFacts]:
         """What the session has changed of the machine, as in History.diff."""

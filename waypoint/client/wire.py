@@ -118,6 +118,19 @@ def request_status(path: str, method: str, target: str, body: object = None) -> 
         sock.close()
 
 
+def request_pieces(path: str, method: str, target: str, body: object = None) -> "Iterator[bytes]":
+    """Send one request; yield the body of the answer as it arrives. Raises as `request`, at the first step."""
+    sock = send_request(path, method, target, body)
+    try:
+        head, data = read_head(sock)
+        pieces = iter_body(sock, head, data)
+        if head.status != 200:
+            result_of(head.status, b"".join(pieces))
+        yield from pieces
+    finally:
+        sock.close()
+
+
 def read_head(sock: _socket.socket) -> "tuple[Head, bytearray]":
     """The head of the answer, and the bytes received after it. Raises Cut, or Failed if it is not HTTP."""
     data = bytearray()

@@ -273,6 +273,20 @@ class ChangeFacts:
     patch: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """A file of a capture. `name`: bytes that are not UTF-8 are `\\xNN`. `mode`: octal. `target`: of a link."""
+
+    name: str
+    type: str
+    mode: str
+    uid: int
+    gid: int
+    size_bytes: int
+    changed: str
+    target: str | None = None
+
+
 class ConflictFacts(TypedDict):
     """`path`: in the session. `said`: what forbids to apply it. `can_choose`: whether `ours` or `theirs` decides."""
 

@@ -10,6 +10,7 @@ from waypoint.model.errors import cleaned, one_line
 from waypoint.model.facts import (
     CaptureFacts,
     ChangeFacts,
+    FileFacts,
     LimitFacts,
     OperationFacts,
     SessionFacts,
@@ -317,6 +318,22 @@ def patch_lines(changes: Sequence[ChangeFacts], *, for_terminal: bool = False, c
     if for_terminal:
         lines = [cleaned(line, keep="\t") for line in lines]
     return [styled(line, coloured=True, fg=_LETTER_COLOURS.get(line[:1], "")) for line in lines] if coloured else lines
+
+
+def files_table(files: Sequence[FileFacts]) -> list[str]:
+    """Return the lines of `ls --long`."""
+    headings = ("MODE", "OWNER", "SIZE", "CHANGED", "NAME")
+    rows = [
+        (
+            one.mode,
+            f"{one.uid}:{one.gid}",
+            size(one.size_bytes) if one.type == "file" else one.type,
+            one.changed,
+            f"{one.name} -> {one.target}" if one.target is not None else one.name,
+        )
+        for one in files
+    ]
+    return table(headings, rows, right=frozenset(headings[:3]))
 
 
 # --- operations

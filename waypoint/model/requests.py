@@ -171,6 +171,30 @@ class ApplyRequest(Request, frozen=True):
     allow_special: bool = False
 
 
+class FileRequest(Request, frozen=True):
+    """`name`: a branch (its running session, if there is one) or a capture. `path`: absolute in the session."""
+
+    name: str
+    path: str
+
+
+class ReadRequest(FileRequest, frozen=True):
+    """`archive`: return a tar archive, also of a folder; else the content of a file, whose links are followed."""
+
+    archive: bool = False
+
+
+class MountRequest(Request, frozen=True):
+    """`point`: an absolute path of a folder on the machine."""
+
+    name: str
+    point: str
+
+
+class UnmountRequest(Request, frozen=True):
+    point: str
+
+
 class RenameRequest(Request, frozen=True):
     to: str
 

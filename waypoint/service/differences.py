@@ -33,7 +33,7 @@ _MOST_PATCHES = 256 << 20
 _BETWEEN_PAUSES = 32  # changes that are compared before the thread waits for a frozen session
 NO_LINES = patches.Lines(None, None)
 _VOLATILE = frozenset((b"_", b"OLDPWD", b"WAYPOINT_BRANCH"))
-_TYPES: Mapping[int, str] = {
+TYPES: Mapping[int, str] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "folder",
     stat.S_IFLNK: "link",
@@ -137,7 +137,7 @@ def file_facts(
         kind="file",
         change=change.how,
         name=as_utf8(shown(target, change.path)),
-        type=_TYPES[stat.S_IFMT(facts.st_mode)],
+        type=TYPES[stat.S_IFMT(facts.st_mode)],
         old_size=_size(old),
         new_size=_size(new),
         insertions=lines.insertions,

@@ -51,6 +51,7 @@ from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, SessionChange
 from waypoint.session.undo import complete_interrupted
+from waypoint.session.user_mounts import UserMounts
 from waypoint.setup import config as config_file
 from waypoint.setup import criu_find, vanished
 from waypoint.setup.trials import trial
@@ -146,6 +147,8 @@ class Home:
             )
         )
 
+        self.mounts = UserMounts(self.sessions.resources)
+
     @classmethod
     async def open(
         cls,
@@ -175,6 +178,7 @@ class Home:
         await asyncio.to_thread(end_dumps, home.sessions.resources)
         home.strangers = adopt_all(home.sessions)
         await asyncio.to_thread(applying.recover, home.sessions.resources)
+        await asyncio.to_thread(home.mounts.adopt)
         home._compact_later()
         home.storing.later()
         home.relief = relief

@@ -88,7 +88,8 @@ def mounted_view(places: SharedPlaces, base: str, target: str, upper: str, ids: 
         place = mounted.enter_context(_place(places))
         lowers = ":".join(map(mounts.escape, layers))
         options = f"lowerdir={lowers},redirect_dir=follow,index=off,metacopy=off,xino=off,nfs_export=off"
-        mounts.mount("overlay", place, "overlay", mounts.MS_RDONLY | mounts.MS_NODEV, options)
+        flags = mounts.MS_RDONLY | mounts.MS_NODEV | mounts.MS_NOSUID
+        mounts.mount("overlay", place, "overlay", flags, options)
         mounted.callback(mounts.umount, place, mounts.MNT_DETACH)
         yield View(place, above)
 

@@ -11,12 +11,15 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from waypoint.launch.ground.base import visible_mounts
 from waypoint.linux.storage import mounts
 from waypoint.linux.storage.mounts import MNT_DETACH, UMOUNT_NOFOLLOW, MountRecord
 from waypoint.linux.tasks import namespaces
 from waypoint.model.paths import is_below
+
+T = TypeVar("T")
 
 _MOST_AT_ONE_PLACE = 16  # mounts stacked on one mount point: each is visible only after the one above it is unmounted
 
@@ -40,6 +43,10 @@ class HostMounts:
         own = os.stat("/")
         # In a chroot the two mount tables have different roots, so their paths cannot be compared.
         self._is_same_root = root == (own.st_dev, own.st_ino)
+
+    def within(self, work: Callable[[], T]) -> T:
+        """Call `work` in the machine's mount namespace, and return or raise what it does."""
+        return namespaces.call_within(self._namespace, work)
 
     def follow(self) -> None:
         """Make the mounts of the caller's mount namespace equal to the present mounts of the host. Blocks, because the

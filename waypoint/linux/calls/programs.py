@@ -18,6 +18,9 @@ SEARCH_PATH = ":".join(
     )
 )
 
+_PIPE_BYTES = 1 << 20  # the most that a user may have without a capability (pipe(7))
+_ENVIRONMENT = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
+
 
 def find(name: str) -> str | None:
     """The path of program `name`, or None if no folder of SEARCH_PATH has the program."""
@@ -54,21 +57,41 @@ def run(
     Raises FileNotFoundError if there is no such program, subprocess.CalledProcessError (with `stderr` as bytes) if the
     program fails. If the caller is killed, the program continues, so it may still change files for a while.
     """
-    program = find(name)
-    if program is None:
-        raise FileNotFoundError(2, f"no program {name} in {SEARCH_PATH}", name)
-    as_user: dict[str, Any] = {}
-    if user is not None and user.uid != os.geteuid():
-        as_user = {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
-    environment = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
     done: subprocess.CompletedProcess[bytes] = subprocess.run(
-        [program, *args],
+        [_found(name), *args],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        env=environment,
+        env=_ENVIRONMENT,
         check=True,
         pass_fds=pass_fds,
         cwd=folder,
-        **as_user,
+        **_as_user(user),
     )
     return done.stdout
+
+
+def start(name: str, *args: StrPath, folder: StrPath, user: Identity | None) -> "subprocess.Popen[bytes]":
+    """Start program `name` like `run`, with pipes for stdout and stderr."""
+    return subprocess.Popen(
+        [_found(name), *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pipesize=_PIPE_BYTES,
+        env=_ENVIRONMENT,
+        cwd=folder,
+        **_as_user(user),
+    )
+
+
+def _found(name: str) -> str:
+    program = find(name)
+    if program is None:
+        raise FileNotFoundError(2, f"no program {name} in {SEARCH_PATH}", name)
+    return program
+
+
+def _as_user(user: Identity | None) -> dict[str, Any]:
+    if user is None or user.uid == os.geteuid():
+        return {}
+    return {"user": user.uid, "group": user.gid, "extra_groups": user.groups}

@@ -21,13 +21,30 @@ KINDS = {
     "HOST:PATH[:ro]": "files",
     "DEST": "files",
     "PATH": "files",
+    "SOURCE": "files",
     "USER": "users",
     "GROUP": "groups",
     "CMD": "commands",
     "ARGV": "commands",
     "SHELL": "commands",
     **dict.fromkeys(
-        ("N", "S", "AGE", "LOG", "MSG", "NEW", "PREFIX", "NAME=VALUE", "KIND=PATH", "KIND", "SIZE", "LIST", ""), ""
+        (
+            "N",
+            "S",
+            "AGE",
+            "LOG",
+            "MSG",
+            "NEW",
+            "PREFIX",
+            "NAME=VALUE",
+            "KIND=PATH",
+            "KIND",
+            "SIZE",
+            "LIST",
+            "NAME:PATH",
+            "",
+        ),
+        "",
     ),
 }
 """The kind of the values of an option or argument, by its metavar; "" for values that only the user knows. `names` are

@@ -305,6 +305,63 @@ _APPLY = Verb(
     words="PATH",
 )
 
+_CP = Verb(
+    "cp",
+    (HOME,),
+    """Copy files between this machine and a session.
+
+    One of SOURCE and DEST is NAME:PATH: a branch, a checkpoint, or the id of a capture, and an absolute path in it. The
+    other one is a path on this machine, or - for a tar archive on stdout or stdin. Files are copied into DEST if it is
+    a directory, else as DEST.
+
+    Captures can only be read. Into a running session files are copied with the rights of its user. Copies on this
+    machine belong to you. Links are copied as links.""",
+    "Example: waypoint cp fix-1:/srv/app/report.txt .; waypoint cp ./data fix-1:/tmp",
+    arguments=(Argument("source", "SOURCE"), Argument("dest", "DEST")),
+)
+
+_CAT = Verb(
+    "cat",
+    (HOME,),
+    """Print a file of a session.
+
+    NAME is a branch, a checkpoint, or the id of a capture; PATH is absolute in it.""",
+    "Example: waypoint cat before-upgrade:/etc/hosts",
+    arguments=(Argument("file", "NAME:PATH"),),
+)
+
+_LS = Verb(
+    "ls",
+    (Option(("-l", "--long"), "flag", "Also print mode, owner, size and time of change."), JSON, HOME),
+    """List the files in a directory of a session.
+
+    NAME is a branch, a checkpoint, or the id of a capture; PATH is absolute in it.""",
+    "Example: waypoint ls -l before-upgrade:/etc",
+    arguments=(Argument("file", "NAME:PATH"),),
+)
+
+_MOUNT = Verb(
+    "mount",
+    (HOME,),
+    """Mount the files of a capture at a directory of this machine, read-only.
+
+    NAME is a branch, a checkpoint, or the id of a capture. A running session is captured first. The capture stays on
+    disk while it is mounted. 'waypoint umount DIR' or 'umount -R DIR' ends the mount. Only root, or a user with full
+    trust, can do this.""",
+    "Example: waypoint mount before-upgrade /mnt && ls /mnt/etc && waypoint umount /mnt",
+    arguments=(NAME, Argument("dir", "DIR")),
+)
+
+_UMOUNT = Verb(
+    "umount",
+    (HOME,),
+    """End a mount of 'waypoint mount'.
+
+    Exit status 4 if programs use files in it.""",
+    "Example: waypoint umount /mnt",
+    arguments=(Argument("dir", "DIR"),),
+)
+
 _LAYER_LIST = Verb(
     "layer list",
     (JSON, HOME),
@@ -555,6 +612,7 @@ WAYPOINT = Group(
             _SHOW,
             _DIFF,
             _APPLY,
+            *(_CP, _CAT, _LS, _MOUNT, _UMOUNT),
             _LAYER,
             _PROVE,
             _RM,

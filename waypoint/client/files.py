@@ -1,0 +1,141 @@
+"""SDK for the files of captures and sessions."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from waypoint.client import wire
+from waypoint.client.command import Command
+from waypoint.client.link import ask, reach
+from waypoint.client.quoting import as_json_text
+from waypoint.client.results import how_ended, parse_list
+from waypoint.model.errors import Failed, StateConflict
+from waypoint.model.facts import FileFacts
+from waypoint.model.names import parse_name
+
+_PLACE = """d=$1 n=$2
+if [ -d "$d" ]; then exec tar -xf - -C "$d"; fi
+t=$(mktemp -d "$(dirname -- "$d")/.waypoint-cp.XXXXXX") || exit
+tar -xf - -C "$t" && mv -T -- "$t/$n" "$d"
+s=$?; rm -rf -- "$t"; exit $s"""
+"""Inside the session: extract the archive on stdin, with the one entry $2, into the folder $1, or as $1."""
+
+
+class Files:
+    """The files of one capture, or of a branch: its running session, if there is one. Paths are absolute in the
+    session.
+    """
+
+    def __init__(self, home: str, name: str, user: str | None = None) -> None:
+        """Use Client.files or Session.files."""
+        self._home = home
+        self._name = parse_name(name)
+        self._user = user
+
+    def read(self, path: str) -> bytes:
+        """The content of a file. Raises UnknownName, NotAllowed."""
+        return b"".join(self.iter_content(path))
+
+    def iter_content(self, path: str) -> Iterator[bytes]:
+        """Yield the content of a file in pieces."""
+        return self._pieces(path, archive=False)
+
+    def iter_archive(self, path: str) -> Iterator[bytes]:
+        """Yield a tar archive of a file or folder in pieces. Its only entry at the top is the file or folder."""
+        return self._pieces(path, archive=True)
+
+    def mount(self, point: str) -> None:
+        """Mount a read-only view of the capture at a folder of this machine. Only root may do this."""
+        body = {"name": self._name, "point": as_json_text(os.path.abspath(point))}
+        ask(self._home, "POST", "/v1/mounts", body, may_repeat=False)
+
+    def list(self, path: str) -> Sequence[FileFacts]:
+        """The files in a folder; of a file that is no folder, the file itself."""
+        body = {"name": self._name, "path": as_json_text(path)}
+        return parse_list(FileFacts, ask(self._home, "POST", "/v1/files/list", body), "files")
+
+    def download(self, path: str, dest: str) -> str:
+        """Copy a file or folder to `dest` on this machine: into it, if it is a folder, else as `dest`, which must not
+        exist unless both are files. Returns the path of the copy. Its files belong to this process's user.
+        """
+        name = os.path.basename(os.path.normpath(path)) or "root"
+        target = os.path.join(dest, name) if os.path.isdir(dest) else dest
+        folder = tempfile.mkdtemp(prefix=".waypoint-cp.", dir=os.path.dirname(os.path.abspath(target)))
+        try:
+            _extract(self.iter_archive(path), folder)
+            (entry,) = os.listdir(folder) or [""]
+            if os.path.lexists(target) and (os.path.isdir(target) or os.path.isdir(f"{folder}/{entry}")):
+                raise StateConflict("write", target, "it exists", "name a path that does not exist", code="name-taken")
+            os.replace(f"{folder}/{entry}" if entry else folder, target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return target
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in the running session, with the rights of the session's user."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/content", "wb") as file:
+                file.write(content)
+            script = 'cat > "$1"'
+            with open(f"{folder}/content", "rb") as source:
+                self._run(["sh", "-c", script, "sh", path], source.fileno(), path)
+
+    def upload(self, source: str, path: str) -> None:
+        """Copy a file or folder of this machine into the running session: into `path`, if it is a folder, else as
+        `path`. The copies belong to the session's user, unless that is root.
+        """
+        above, name = os.path.split(os.path.abspath(source))
+        with subprocess.Popen(["tar", "-cf", "-", "-C", above, "--", f"./{name}"], stdout=subprocess.PIPE) as packing:
+            assert packing.stdout is not None
+            self._run(["sh", "-c", _PLACE, "sh", path, name], packing.stdout.fileno(), path)
+        if packing.returncode != 0:
+            raise Failed("read", source, "tar has failed", "see its message above")
+
+    def upload_archive(self, archive_fd: int, path: str) -> None:
+        """Extract the tar archive that the descriptor reads into the folder `path` of the running session."""
+        self._run(["tar", "-xf", "-", "-C", path], archive_fd, path)
+
+    def _run(self, argv: Sequence[str], input_fd: int, path: str) -> None:
+        request: dict[str, object] = {"argv": [as_json_text(word) for word in argv], "stdin": True, "user": self._user}
+        said = bytearray()
+        end = how_ended(Command(self._home, self._name, "run", request).wait(said.extend, said.extend, input_fd))
+        if end.exit != 0:
+            lines = said.decode(errors="replace").strip().splitlines() or [end.said or f"exit status {end.exit}"]
+            raise Failed("write", f"{self._name}:{path}", lines[-1], "choose another path")
+
+    def _pieces(self, path: str, *, archive: bool) -> Iterator[bytes]:
+        body = {"name": self._name, "path": as_json_text(path), "archive": archive}
+        on = f"{self._name}:{path}"
+        try:
+            yield from reach(
+                self._home, lambda socket: _begun(wire.request_pieces(socket, "POST", "/v1/files/read", body))
+            )
+        except wire.Cut as cut:
+            raise Failed("read", on, str(cut), "try again", code="connection-lost") from cut
+
+
+def _begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same pieces; the first one is requested at once, so that a refusal is raised here."""
+    first = next(pieces, b"")
+    return _after(first, pieces)
+
+
+def _after(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from pieces
+
+
+def _extract(pieces: Iterator[bytes], folder: str) -> None:
+    command = ["tar", "-xf", "-", "--no-same-owner", "--no-same-permissions", "-C", folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, pipesize=1 << 20) as unpacking:
+        assert unpacking.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # tar has failed, and tells why
+            for piece in pieces:
+                unpacking.stdin.write(piece)
+        with contextlib.suppress(BrokenPipeError):
+            unpacking.stdin.close()
+    if unpacking.returncode != 0:
+        raise Failed("write to", folder, "tar has failed", "see its message above")
