@@ -120,6 +120,20 @@ def test_a_mounted_capture_is_read_only_and_outlives_the_daemon(home: Home, kept
     assert os.listdir(tmp_path) == []
 
 
+def test_umount_ends_only_what_mount_has_made(home: Home, kept: str, tmp_path: Path) -> None:
+    (tmp_path / "folder/disk").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("folder")
+    subprocess.run(["mount", "-t", "tmpfs", "own", tmp_path / "folder/disk"], check=True)
+    try:
+        done = home.cli("mount", kept, str(tmp_path / "folder"))
+        assert (done.code, "something is mounted in this folder" in done.stderr) == (4, True), done.stderr
+    finally:
+        subprocess.run(["umount", tmp_path / "folder/disk"], check=True)
+    home.must("mount", kept, str(tmp_path / "link"))
+    home.must("umount", str(tmp_path / "link"))
+    assert os.listdir(tmp_path / "folder") == ["disk"]
+
+
 def test_users_read_only_what_they_may_read(let_in: Home, person: Person, tmp_path: Path) -> None:
     succeeds(person.can(let_in, "shell", "own", "-d"))
     succeeds(person.can(let_in, "exec", "-b", "own", "--", "echo x > ~/file"))

@@ -40,12 +40,15 @@ class UserMounts:
         Failed.
         """
         host, places, on = self._host("mount"), self._resources.places, f"{capture.id[:12]} at {point}"
+        point = host.within(lambda: os.path.realpath(point))
         if not host.within(lambda: os.path.isdir(point)):
             raise UsageProblem("mount", on, "there is no such folder", f"make it: mkdir {point}")
         with self._lock, contextlib.ExitStack() as held, _failing("mount", on):
             self._prune(host)
             if point in self._held:
                 raise StateConflict("mount", on, "a capture is mounted there", f"waypoint umount {point}")
+            if host.within(lambda: _mounts_below(point)):  # `umount` would unmount these, too
+                raise StateConflict("mount", on, "something is mounted in this folder", "choose another folder")
             files_of = held.enter_context(self._resources.captures.hold(capture)).files
             places.follow_host()
             setting = capture.setting
@@ -65,6 +68,7 @@ class UserMounts:
     def umount(self, point: str) -> None:
         """Raises UnknownName if no capture is mounted there, StateConflict if the mount is in use."""
         host = self._host("unmount")
+        point = host.within(lambda: os.path.realpath(point))
         with self._lock, _failing("unmount", point):
             self._prune(host)
             if point not in self._held:
@@ -92,7 +96,7 @@ class UserMounts:
 
     def _prune(self, host: HostMounts) -> None:
         """Release the captures of mounts that are gone."""
-        present = host.within(_mount_points)
+        present = host.within(lambda: {one.mount_point for one in _mounts_below("/") if one.fstype == "overlay"})
         for point in [point for point in self._held if point not in present]:
             self._held.pop(point).close()
             self._captures.pop(point, None)
@@ -122,13 +126,13 @@ def _attach_all(trees: list[tuple[int, str]], point: str) -> None:
 
 
 def _detach_all(point: str) -> None:
-    for place in sorted((one for one in _mount_points() if is_below(one, point)), reverse=True):
+    for place in sorted((one.mount_point for one in _mounts_below(point)), reverse=True):
         mounts.umount(place, mounts.UMOUNT_NOFOLLOW)
 
 
-def _mount_points() -> set[str]:
-    """The mount points in the mount namespace of the calling thread, which is not that of the process."""
-    return {one.mount_point for one in mounts.read_mounts("thread-self")}
+def _mounts_below(folder: str) -> list[mounts.MountRecord]:
+    """Mounts at or below the folder in the mount namespace of the calling thread, which is not that of the process."""
+    return [one for one in mounts.read_mounts("thread-self") if is_below(one.mount_point, folder)]
 
 
 @contextlib.contextmanager
