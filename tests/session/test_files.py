@@ -140,6 +140,10 @@ def test_users_read_only_what_they_may_read(let_in: Home, person: Person, tmp_pa
     done = person.can(let_in, "cat", f"own:{person.home}/file")
     assert done.stdout == "x\n", done.stderr
     refused(person.can(let_in, "cat", "own:/etc/shadow"), "Permission denied")
+    succeeds(person.can(let_in, "exec", "-b", "own", "--", f"cd; mkdir many; cd many; touch {'n' * 150}{{1..7000}}"))
+    succeeds(person.can(let_in, "exec", "-b", "own", "--", "chmod 0 ~/many/*"))
+    done = person.can(let_in, "cp", f"own:{person.home}/many", "-")
+    assert done.returncode != 0, "tar reports each of them, and must not wait until its messages are read"
     refused(person.can(let_in, "mount", "own", str(person.home)), "only root may change the machine's mounts")
     let_in.must("shell", "roots", "-d", "--user", "root")
     for words in (("cat", "roots:/etc/hostname"), ("ls", "roots:/"), ("cp", "roots:/etc/hostname", str(person.home))):

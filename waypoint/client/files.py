@@ -61,15 +61,15 @@ class Files:
         """Copy a file or folder to `dest` on this machine: into it, if it is a folder, else as `dest`, which must not
         exist unless both are files. Returns the path of the copy. Its files belong to this process's user.
         """
-        name = os.path.basename(os.path.normpath(path)) or "root"
-        target = os.path.join(dest, name) if os.path.isdir(dest) else dest
+        name = os.path.basename(os.path.normpath(path))
+        target = os.path.join(dest, name or "root") if os.path.isdir(dest) else dest
         folder = tempfile.mkdtemp(prefix=".waypoint-cp.", dir=os.path.dirname(os.path.abspath(target)))
         try:
             _extract(self.iter_archive(path), folder)
-            (entry,) = os.listdir(folder) or [""]
-            if os.path.lexists(target) and (os.path.isdir(target) or os.path.isdir(f"{folder}/{entry}")):
+            copy = os.path.join(folder, *os.listdir(folder)) if name else folder
+            if os.path.lexists(target) and (os.path.isdir(target) or os.path.isdir(copy)):
                 raise StateConflict("write", target, "it exists", "name a path that does not exist", code="name-taken")
-            os.replace(f"{folder}/{entry}" if entry else folder, target)
+            os.replace(copy, target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return target

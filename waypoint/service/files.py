@@ -5,8 +5,9 @@ import contextlib
 import os
 import stat
 import subprocess
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from waypoint.capture.captures import HeldCapture
 from waypoint.launch.ground.start_plan import plan_overlays
@@ -34,6 +35,7 @@ from waypoint.upper.changes import changed_targets
 
 _PIECE = 1 << 20
 _PAGE = 64
+_MOST_SAID = 4096
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -169,19 +171,30 @@ async def _archive(home: Home, reader: _Reader) -> AsyncGenerator[bytes, None]:
         program = await asyncio.to_thread(_start_tar, found, reader.user)
         assert program.stdout is not None
         assert program.stderr is not None
+        said = bytearray()
+        reading = threading.Thread(target=_read_start, args=(program.stderr, said), daemon=True)
+        reading.start()
         try:
             while piece := await asyncio.to_thread(_read_piece, program.stdout.fileno()):
                 yield piece
-            said = await asyncio.to_thread(program.stderr.read, 4096)
             if await asyncio.to_thread(program.wait) != 0:
-                lines = os.fsdecode(said).strip().splitlines() or ["tar has failed"]
+                await asyncio.to_thread(reading.join)
+                lines = os.fsdecode(bytes(said)).strip().splitlines() or ["tar has failed"]
                 on = f"{reader.request.name}:{reader.request.path}"
                 raise Failed("read", on, lines[0].removeprefix("tar: "))
         finally:
             program.kill()
+            program.wait()
+            reading.join()
             program.stdout.close()
             program.stderr.close()
-            program.wait()
+
+
+def _read_start(messages: IO[bytes], said: bytearray) -> None:
+    """Keep the first messages, and read all of them: tar would wait once the pipe is full."""
+    while line := messages.readline(_MOST_SAID):
+        if len(said) < _MOST_SAID:
+            said += line
 
 
 def _start_tar(found: _Found, user: User | None) -> "subprocess.Popen[bytes]":
