@@ -59,5 +59,11 @@ def test_a_user_applies_with_own_rights_only(let_in: Home, person: Person) -> No
     assert (folder / "file").read_text() == "x\n"
     let_in.must("undo", str(int(number) + 1))
     assert (folder / "file").read_text() == "y\n"
+    shared = person.home / "shared"  # like /tmp: another user's folder, whose times the user cannot set
+    shared.mkdir()
+    shared.chmod(0o1777)
+    succeeds(person.can(let_in, "exec", "-b", "own", "--", f"echo z > {shared}/file"))
+    succeeds(person.can(let_in, "apply", "own", "--", str(shared)))
+    assert (shared / "file").read_text() == "z\n"
     let_in.must("shell", "roots", "-d", "--user", "root")
     refused(person.can(let_in, "apply", "roots"), "it belongs to root")

@@ -396,7 +396,7 @@ def failing(tried: str, on: str) -> Iterator[None]:
     try:
         yield
     except Changed as error:
-        said = f"{error.step.name} was changed at this moment; nothing was changed"
+        said = f"{error.path} was changed at this moment; nothing was changed"
         raise Conflicting(tried, on, said, "try again") from error
     except PermissionError as error:
         said = f"{error.strerror}: {os.fsdecode(error.filename or '')}; nothing was changed"

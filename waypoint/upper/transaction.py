@@ -31,11 +31,11 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
 
 
 class Changed(Exception):
-    """Somebody has changed the file of `step` since the plan was made."""
+    """Somebody has changed the file at `path` since the plan was made."""
 
-    def __init__(self, step: Step) -> None:
-        super().__init__(step.name)
-        self.step = step
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
 
 
 class Transaction:
@@ -86,7 +86,7 @@ class Transaction:
 
     def _stage_one(self, number: int, step: Step, wanted: Mark, make: Make) -> int:
         entry = Entry(self._beside[step.place], str(number))
-        with _naming(step):
+        with self._naming(step):
             if wanted.is_folder:
                 os.mkdir(entry.name, 0o700, dir_fd=entry.folder)
                 set_attributes(entry, wanted)
@@ -111,9 +111,9 @@ class Transaction:
         entry = self._entry(step)
         facts = entry.look() if entry is not None else None
         if entry is None or (facts is not None if step.before is None else not step.before.is_of(facts)):
-            raise Changed(step)
+            raise Changed(self._path_of(step))
         beside = self._beside[step.place]
-        with _naming(step):
+        with self._naming(step):
             if step.wanted is None:
                 if step.before is not None and step.before.is_folder:
                     self._remove_folder(number, entry, beside)
@@ -207,7 +207,7 @@ class Transaction:
         if entry is None:
             return
         facts = entry.look()
-        with _naming(step):
+        with self._naming(step):
             if step.wanted is not None:
                 if facts is not None and facts.st_ino == inode:
                     self._take_out(number, step, entry)
@@ -256,6 +256,18 @@ class Transaction:
             self._folder = step.place, folder
         return Entry(self._opened, name)
 
+    @contextlib.contextmanager
+    def _naming(self, step: Step) -> Iterator[None]:
+        """Give errors of the `with` block the path of the step."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._path_of(step)
+            raise
+
+    def _path_of(self, step: Step) -> str:
+        return os.path.join(self._plan.places[step.place], step.name)
+
     def _leave_folder(self) -> None:
         if self._folder is not None:
             os.close(self._opened)
@@ -285,16 +297,6 @@ class Transaction:
             sync_filesystem(self._plan.places[place])
 
 
-@contextlib.contextmanager
-def _naming(step: Step) -> Iterator[None]:
-    """Give errors of the `with` block the path of the step."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = step.name
-        raise
-
-
 def set_attributes(entry: Entry, wanted: Mark) -> None:
     """Give the folder `entry` the attributes of the mark."""
     with entry.opened(READ_FOLDER) as fd:
@@ -309,4 +311,5 @@ def set_attributes(entry: Entry, wanted: Mark) -> None:
         for name, value in wanted.attributes.items():
             if present.get(name) != value:
                 os.setxattr(fd, name, value)
-        os.utime(fd, ns=wanted.times_ns)
+        with contextlib.suppress(PermissionError):  # another user's folder, in which the caller may make files
+            os.utime(fd, ns=wanted.times_ns)
