@@ -65,7 +65,7 @@ class Files:
         target = os.path.join(dest, name or "root") if os.path.isdir(dest) else dest
         folder = tempfile.mkdtemp(prefix=".waypoint-cp.", dir=os.path.dirname(os.path.abspath(target)))
         try:
-            _extract(self.iter_archive(path), folder)
+            _extract(_begun(self.iter_archive(path)), folder)
             copy = os.path.join(folder, *os.listdir(folder)) if name else folder
             if os.path.lexists(target) and (os.path.isdir(target) or os.path.isdir(copy)):
                 raise StateConflict("write", target, "it exists", "name a path that does not exist", code="name-taken")
@@ -104,7 +104,7 @@ class Files:
         end = how_ended(Command(self._home, self._name, "run", request).wait(said.extend, said.extend, input_fd))
         if end.exit != 0:
             lines = said.decode(errors="replace").strip().splitlines() or [end.said or f"exit status {end.exit}"]
-            raise Failed("write", f"{self._name}:{path}", lines[-1], "choose another path")
+            raise Failed("write", f"{self._name}:{path}", lines[0], "choose another path")
 
     def _pieces(self, path: str, *, archive: bool) -> Iterator[bytes]:
         body = {"name": self._name, "path": as_json_text(path), "archive": archive}
