@@ -100,6 +100,28 @@ def test_wrong_requests_are_refused(home: Home, kept: str) -> None:
                 assert (done.code, said in done.stderr) == (code, True), done.stderr
 
 
+def test_umount_ends_only_what_mount_has_made(home: Home, kept: str, tmp_path: Path) -> None:
+    (tmp_path / "folder/disk").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("folder")
+    subprocess.run(["mount", "-t", "tmpfs", "own", tmp_path / "folder/disk"], check=True)
+    try:
+        done = home.cli("mount", kept, str(tmp_path / "folder"))
+        assert (done.code, "something is mounted in this folder" in done.stderr) == (4, True), done.stderr
+    finally:
+        subprocess.run(["umount", tmp_path / "folder/disk"], check=True)
+    home.must("mount", kept, str(tmp_path / "link"))
+    home.must("umount", str(tmp_path / "link"))
+    assert os.listdir(tmp_path / "folder") == ["disk"]
+    home.must("checkpoint", "brief")
+    capture = home.must("show", "brief", "--json").json()["capture"]
+    home.must("checkpoint", "later")
+    home.must("mount", "brief", str(tmp_path / "link"))
+    home.must("rm", "brief")
+    subprocess.run(["umount", "-R", tmp_path / "folder"], check=True)
+    removed = home.must("gc", "--keep-operations", "0", "--json").json()["removed"]
+    assert capture in [one["capture"] for one in removed]
+
+
 def test_a_mounted_capture_is_read_only_and_outlives_the_daemon(home: Home, kept: str, tmp_path: Path) -> None:
     home.must("mount", kept, str(tmp_path))
     try:
@@ -118,20 +140,6 @@ def test_a_mounted_capture_is_read_only_and_outlives_the_daemon(home: Home, kept
     finally:
         home.must("umount", str(tmp_path))
     assert os.listdir(tmp_path) == []
-
-
-def test_umount_ends_only_what_mount_has_made(home: Home, kept: str, tmp_path: Path) -> None:
-    (tmp_path / "folder/disk").mkdir(parents=True)
-    (tmp_path / "link").symlink_to("folder")
-    subprocess.run(["mount", "-t", "tmpfs", "own", tmp_path / "folder/disk"], check=True)
-    try:
-        done = home.cli("mount", kept, str(tmp_path / "folder"))
-        assert (done.code, "something is mounted in this folder" in done.stderr) == (4, True), done.stderr
-    finally:
-        subprocess.run(["umount", tmp_path / "folder/disk"], check=True)
-    home.must("mount", kept, str(tmp_path / "link"))
-    home.must("umount", str(tmp_path / "link"))
-    assert os.listdir(tmp_path / "folder") == ["disk"]
 
 
 def test_users_read_only_what_they_may_read(let_in: Home, person: Person, tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ class _Work:
     def carry_out(self) -> GcFacts:
         home, before = self._home, home_bytes(self._home)
         home.pool.check_writable()
+        self._try("the captures that were mounted", home.mounts.prune)
         chosen = self._remove()
         self._drop_all(chosen)
         self._try("the journals of applies", functools.partial(applying.forget, home.sessions.resources))

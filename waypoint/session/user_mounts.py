@@ -76,6 +76,12 @@ class UserMounts:
             host.within(lambda: _detach_all(point))
             self._prune(host)
 
+    def prune(self) -> None:
+        """Release the captures of mounts that were ended with umount(8)."""
+        if self._held:
+            with self._lock:
+                self._prune(self._host("find"))
+
     def adopt(self) -> None:
         """Hold the captures of the mounts that an earlier daemon has made and that are still there."""
         note = self._note()
