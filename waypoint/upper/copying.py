@@ -27,7 +27,7 @@ def copy(source: Entry, target: Entry, wanted: os.stat_result) -> None:
 
 def _copy_file(source: Entry, target: Entry, wanted: os.stat_result) -> None:
     with contextlib.ExitStack() as opened:
-        origin = os.open(source.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source.folder)
+        origin = os.open(source.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source.folder)
         opened.callback(os.close, origin)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         copy = os.open(target.name, flags, 0o600, dir_fd=target.folder)
