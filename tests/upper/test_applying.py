@@ -67,6 +67,7 @@ class Machine(NamedTuple):
                 first_changed_ns=lambda _: 0,
                 lost_its_source=lambda _: False,
                 is_in_upper=lambda _: True,
+                merge=lambda _: None,
             )
             planner.add_place(0, changes(candidates(*uppers, scope.concerns), pairs, scope), pairs, rules)
             steps, folders = planner.steps()

@@ -12,6 +12,7 @@ from waypoint.model.facts import (
     BranchFacts,
     CaptureFacts,
     ChangeFacts,
+    CommitFacts,
     DuFacts,
     EvictFacts,
     GcFacts,
@@ -24,7 +25,7 @@ from waypoint.model.facts import (
 )
 from waypoint.model.names import parse_name
 
-Resolution = Literal["refuse", "ours", "theirs"]
+Resolution = Literal["refuse", "ours", "theirs", "merge"]
 
 
 class History:
@@ -68,15 +69,21 @@ class History:
         paths: Sequence[str] = (),
         lines: bool = True,
         patch: bool = False,
+        root: str = "/",
     ) -> list[ChangeFacts]:
         """What differs from the state `one` to `other`; without `other`, what `one` has changed of the machine.
 
         A state is a capture, a branch (its running session, if there is one), or `machine`. `paths`: absolute paths in
         the session; then only files at or below them are compared. `lines`: count inserted and deleted lines, which
-        takes longer. `patch`: also return patches in git's format.
+        takes longer. `patch`: also return patches in git's format, with paths relative to the folder `root`.
         """
         body: dict[str, object] = {"one": parse_name(one), "other": None if other is None else parse_name(other)}
-        body |= {"paths": [as_json_text(path) for path in paths], "lines": lines, "patch": patch}
+        body |= {
+            "paths": [as_json_text(path) for path in paths],
+            "lines": lines,
+            "patch": patch,
+            "root": as_json_text(root),
+        }
         return parse_list(ChangeFacts, ask(self._home, "POST", "/v1/diffs", body), "changes")
 
     def apply(
@@ -92,12 +99,22 @@ class History:
 
         `paths`: as in `diff`. `dry_run`: only report what would be done. `conflicts`: if the machine has changed a file
         since the session has seen it, apply nothing (the answer lists these files), keep the machine's file (`ours`),
-        or replace it (`theirs`). `allow_special`: also apply set-user-ID files, files with capabilities and devices.
+        replace it (`theirs`), or let git merge both (`merge`). `allow_special`: also apply set-user-ID files, files
+        with capabilities and devices.
         """
         body: dict[str, object] = {"name": parse_name(name), "paths": [as_json_text(path) for path in paths]}
         body |= {"dry_run": dry_run, "conflicts": conflicts, "allow_special": allow_special}
         answer = ask(self._home, "POST", "/v1/applies", body, may_repeat=dry_run)
         return replace(parse(ApplyFacts, answer), changes=parse_list(ChangeFacts, answer, "changes"))
+
+    def commit(self, name: str, repository: str, branch: str, *, paths: Sequence[str] = ()) -> CommitFacts:
+        """Commit the changes of `name` to a new `branch` of the git repository at `repository` on this machine. Its
+        working tree and its present branch stay as they are. `paths`: as in `diff`. Raises StateConflict if the branch
+        exists.
+        """
+        body: dict[str, object] = {"name": parse_name(name), "repository": as_json_text(repository)}
+        body |= {"branch": as_json_text(branch), "paths": [as_json_text(path) for path in paths]}
+        return parse(CommitFacts, self._ask_once("/v1/commits", body))
 
     def branches(self) -> list[BranchFacts]:
         """All branches, live or not, sorted by name."""

@@ -274,6 +274,15 @@ class ChangeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFacts:
+    """A commit of a session's changes. `files`: their number; with 0 no branch was made."""
+
+    repository: str
+    branch: str
+    files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
     """A file of a capture. `name`: bytes that are not UTF-8 are `\\xNN`. `mode`: octal. `target`: of a link."""
 

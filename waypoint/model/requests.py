@@ -147,7 +147,7 @@ class LayerRequest(Request, frozen=True):
 class DiffRequest(Request, frozen=True):
     """`one`, `other`: a name, or `machine`; without `other`: what `one` has changed of the machine. `paths`: absolute
     paths in the session; if there are any, only files at or below them are compared. `lines`: count inserted and
-    deleted lines. `patch`: also return patches.
+    deleted lines. `patch`: also return patches, with paths relative to the folder `root`.
     """
 
     one: str
@@ -155,19 +155,21 @@ class DiffRequest(Request, frozen=True):
     paths: list[str] = []
     lines: bool = True
     patch: bool = False
+    root: str = "/"
 
 
 class ApplyRequest(Request, frozen=True):
     """`name`: a branch (its running session is captured now) or a capture. `paths`: as in DiffRequest. `dry_run`: only
     report what would be done. `conflicts`: files that the machine has changed since the session has seen them: nothing
-    is applied (`refuse`), the machine's stay (`ours`), or the session's replace them (`theirs`). `allow_special`: also
-    apply files that run with the rights of their owner or group, or with capabilities, and devices.
+    is applied (`refuse`), the machine's stay (`ours`), the session's replace them (`theirs`), or git merges both
+    (`merge`; files that it cannot merge are conflicts). `allow_special`: also apply files that run with the rights of
+    their owner or group, or with capabilities, and devices.
     """
 
     name: str
     paths: list[str] = []
     dry_run: bool = False
-    conflicts: Literal["refuse", "ours", "theirs"] = "refuse"
+    conflicts: Literal["refuse", "ours", "theirs", "merge"] = "refuse"
     allow_special: bool = False
 
 
@@ -182,6 +184,17 @@ class ReadRequest(FileRequest, frozen=True):
     """`archive`: return a tar archive, also of a folder; else the content of a file, whose links are followed."""
 
     archive: bool = False
+
+
+class CommitRequest(Request, frozen=True):
+    """`name`: as in ApplyRequest. `repository`: the root of a git repository's working tree. `branch`: a new branch.
+    `paths`: as in DiffRequest.
+    """
+
+    name: str
+    repository: str
+    branch: str
+    paths: list[str] = []
 
 
 class MountRequest(Request, frozen=True):

@@ -2,15 +2,16 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 
 from waypoint.capture.captures import HeldCapture
-from waypoint.model.facts import ApplyFacts, ConflictFacts
-from waypoint.model.requests import ApplyRequest
+from waypoint.model.facts import ApplyFacts, CommitFacts, ConflictFacts
+from waypoint.model.requests import ApplyRequest, CommitRequest
 from waypoint.service.differences import as_utf8, file_facts, shown
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
-from waypoint.session import applying, moved_folders
+from waypoint.session import applying, moved_folders, repositories
 from waypoint.session.birth import rights
 from waypoint.session.checkpoint import capture_tip
 from waypoint.session.held import held_now
@@ -44,6 +45,20 @@ async def apply(home: Home, request: ApplyRequest) -> ApplyFacts:
             operation=found.number,
             capture=held.capture.id if is_recorded else None,
         )
+
+
+async def commit(home: Home, request: CommitRequest) -> CommitFacts:
+    """Commit the changes of a capture, or of a running session, to a new branch of a git repository of the machine. Its
+    working tree and its present branch stay as they are. Raises UnknownName, NotAllowed, UsageProblem, StateConflict,
+    Failed.
+    """
+    top = os.path.normpath(request.repository)
+    async with held_now(home.sessions, request.name, "apply") as held:
+        with applying.failing("commit to", top):
+            count = await asyncio.to_thread(
+                repositories.commit, home.sessions.resources, held, top, request.branch, request.paths
+            )
+    return CommitFacts(repository=top, branch=request.branch, files=count)
 
 
 @contextlib.asynccontextmanager

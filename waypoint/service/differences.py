@@ -122,7 +122,8 @@ def _facts(change: Change, target: str, pairs: Pairs, request: DiffRequest) -> C
     lines = NO_LINES
     has_content = any(one is not None and _has_content(one) for one in (change.present, change.wanted))
     if (request.lines or request.patch) and has_content:
-        lines = _lines(shown(target, change.path), change, pairs, with_patch=request.patch)
+        path = shown(target, change.path).removeprefix(request.root.rstrip("/")).lstrip("/")
+        lines = _lines(path, change, pairs, with_patch=request.patch)
     return file_facts(change, target, lines, with_patch=request.patch)
 
 
@@ -172,7 +173,7 @@ def _lines(path: str, change: Change, pairs: Pairs, *, with_patch: bool) -> patc
         patches.File(facts.st_mode, content) if facts is not None and _has_content(facts) else None
         for facts, content in zip((change.present, change.wanted), read, strict=True)
     )
-    return patches.compare(path.lstrip("/"), old, new, with_patch=with_patch)
+    return patches.compare(path, old, new, with_patch=with_patch)
 
 
 def _size(facts: os.stat_result | None) -> int | None:

@@ -10,7 +10,7 @@ import errno
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from waypoint.model.ids import new_id
 from waypoint.model.names import MACHINE
 from waypoint.model.records import Applied, Operation
 from waypoint.records.change import Change as Record
+from waypoint.session import repositories
 from waypoint.session.birth import rights
 from waypoint.session.live.resources import Resources
 from waypoint.session.registry import Registry
@@ -44,8 +45,9 @@ from waypoint.upper.apply_plan import (
     plan_reversal,
 )
 from waypoint.upper.changes import changed_targets
-from waypoint.upper.comparing import Change, changes
+from waypoint.upper.comparing import Change, changes, contents
 from waypoint.upper.contract import NEXT_STEPS
+from waypoint.upper.patches import MOST_BYTES
 from waypoint.upper.transaction import Changed, Make, Transaction
 from waypoint.upper.views import Entry, Pairs, Views, candidates
 
@@ -99,7 +101,9 @@ def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions) -> Ou
             change.applied = Applied(journal=plan.ident, branch=plan.branch, count=len(outcome.changes))
             change.note = _note(plan, len(outcome.changes))
 
-        return outcome._replace(number=_carry_out(resources, plan, _Copies(planning.original).make, "apply", record))
+        return outcome._replace(
+            number=_carry_out(resources, plan, _Copies(planning.original, planning.merged).make, "apply", record)
+        )
 
 
 class _Planning:
@@ -170,11 +174,29 @@ class _Planning:
             return _first_change(above, path) if self._knows_first_changes else 0
 
         differing = candidates(upper, "", scope.concerns)
+
+        def merge(change: Change) -> bytes | None:
+            machine, session = contents(change, pairs, MOST_BYTES)
+            if machine is None or session is None or max(len(machine), len(session)) > MOST_BYTES:
+                return None
+            path = f"{self._lowers[place].rstrip('/')}/{change.path}"
+            return repositories.merge(resources, path, machine, session)
+
         rules = Rules(
-            seen, self._options.resolution, self._options.allow_special, first_changed_ns, lost_its_source, is_in_upper
+            seen=seen,
+            resolution=self._options.resolution,
+            allow_special=self._options.allow_special,
+            first_changed_ns=first_changed_ns,
+            lost_its_source=lost_its_source,
+            is_in_upper=is_in_upper,
+            merge=merge,
         )
         with rights.as_caller(resources):
             self._planner.add_place(place, _unhurried(changes(differing, pairs, scope)), pairs, rules)
+
+    @property
+    def merged(self) -> Mapping[tuple[int, str], bytes]:
+        return self._planner.merged
 
     def original(self, step: Step) -> Entry | None:
         return self.pairs[step.place].at(step.name).wanted
@@ -249,10 +271,13 @@ def _unhurried(found: Iterator[Change]) -> Iterator[Change]:
 
 
 class _Copies:
-    """Makes new files as copies; names of one file become names of one copy. `find`: the original for a step."""
+    """Makes new files as copies; names of one file become names of one copy. `find`: the original for a step. `merged`:
+    content that replaces that of the original, by place and path.
+    """
 
-    def __init__(self, find: Callable[[Step], Entry | None]) -> None:
+    def __init__(self, find: Callable[[Step], Entry | None], merged: Mapping[tuple[int, str], bytes] = {}) -> None:
         self._find = find
+        self._merged = merged
         self._links: dict[tuple[int, int, int], int] = {}  # by place, device and inode: the number of the first copy
 
     def make(self, number: int, step: Step, target: Entry) -> None:
@@ -266,6 +291,13 @@ class _Copies:
             os.link(first, target.name, src_dir_fd=target.folder, dst_dir_fd=target.folder, follow_symlinks=False)
             return
         copying.copy(source, target, facts)
+        merged = self._merged.get((step.place, step.name))
+        if merged is not None:
+            with open(
+                os.open(target.name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, dir_fd=target.folder), "wb"
+            ) as file:
+                file.write(merged)
+            return
         self._links[key] = number
 
 

@@ -14,8 +14,10 @@ from waypoint.upper.apply_journal import ApplyPlan, Journal, Left, Mark, Step, m
 from waypoint.upper.comparing import Change, attributes
 from waypoint.upper.views import Entry, Pairs, Sides
 
-Resolution = Literal["refuse", "ours", "theirs"]
-"""A file that the machine has changed: nothing is done; the machine's file stays; the session's file replaces it."""
+Resolution = Literal["refuse", "ours", "theirs", "merge"]
+"""A file that the machine has changed: nothing is done; the machine's file stays; the session's file replaces it; both
+are merged.
+"""
 
 _SPECIAL = stat.S_ISUID | stat.S_ISGID
 _CAPABILITIES = "security.capability"
@@ -65,8 +67,9 @@ class Rules(NamedTuple):
     """`first_changed_ns`: when the session has changed the entry at a path for the first time; 0 if that is unknown. It
     has seen the machine's entry until then. `lost_its_source`: whether the file at a path is the session's copy of a
     file that the machine no longer has; False for a new file, and for a file of the machine that the session has
-    renamed. `is_in_upper`: whether the session has its own copy of the entry at a path. `allow_special`: set-user-ID
-    files, files with capabilities, and devices are applied.
+    renamed. `merge`: returns the merged content of a changed file; None if it cannot be merged. `is_in_upper`: whether
+    the session has its own copy of the entry at a path. `allow_special`: set-user-ID files, files with capabilities,
+    and devices are applied.
     """
 
     seen: Seen
@@ -75,6 +78,7 @@ class Rules(NamedTuple):
     first_changed_ns: Callable[[str], int]
     lost_its_source: Callable[[str], bool]
     is_in_upper: Callable[[str], bool]
+    merge: Callable[[Change], bytes | None]
 
 
 class Planner:
@@ -84,6 +88,7 @@ class Planner:
         self.conflicts: list[Conflict] = []
         self.changes: list[tuple[int, Change]] = []
         self.replaced: list[tuple[int, str]] = []  # files of the machine that are replaced although they have changed
+        self.merged: dict[tuple[int, str], bytes] = {}  # the content of merged files
         self._removals: list[Step] = []
         self._puts: list[Step] = []
         self._folders: dict[tuple[int, str], Step] = {}
@@ -104,6 +109,8 @@ class Planner:
                 continue
             if conflict is not None and conflict.can_choose and rules.resolution == "theirs":
                 self.replaced.append((place, change.path))
+            elif conflict is not None and conflict.can_choose and rules.resolution == "merge":
+                self._merge(conflict, change, rules)
             elif conflict is not None:
                 self.conflicts.append(conflict)
             planned.append((change, *self._steps(place, change, pairs.at(change.path))))
@@ -116,6 +123,13 @@ class Planner:
             self._removals += removals
             self._puts += puts
             self.changes.append((place, change))
+
+    def _merge(self, conflict: Conflict, change: Change, rules: Rules) -> None:
+        merged = rules.merge(change) if change.how == "changed" else None
+        if merged is None:
+            self.conflicts.append(conflict._replace(said=f"{conflict.said}, and cannot be merged"))
+        else:
+            self.merged[conflict.place, change.path] = merged
 
     def _steps(self, place: int, change: Change, sides: Sides) -> tuple[list[Step], list[Step]]:
         """The removals and the puts of one change. Notes the folders whose attributes or times change."""

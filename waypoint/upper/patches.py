@@ -54,13 +54,13 @@ def _binary(path: str, old: File | None, new: File | None) -> str:
 
 
 def _head(path: str, old: File | None, new: File | None, *, has_hunks: bool) -> bytes:
-    lines = [b"diff --git %s %s" % (_quoted(f"a/{path}"), _quoted(f"b/{path}"))]
+    lines = [b"diff --git %s %s" % (quoted(f"a/{path}"), quoted(f"b/{path}"))]
     if old is None and new is not None:
-        lines.append(b"new file mode %s" % _mode(new))
+        lines.append(b"new file mode %s" % git_mode(new.mode))
     elif new is None and old is not None:
-        lines.append(b"deleted file mode %s" % _mode(old))
-    elif old is not None and new is not None and _mode(old) != _mode(new):
-        lines += [b"old mode %s" % _mode(old), b"new mode %s" % _mode(new)]
+        lines.append(b"deleted file mode %s" % git_mode(old.mode))
+    elif old is not None and new is not None and git_mode(old.mode) != git_mode(new.mode):
+        lines += [b"old mode %s" % git_mode(old.mode), b"new mode %s" % git_mode(new.mode)]
     elif not has_hunks:
         return b""
     if has_hunks:
@@ -70,22 +70,22 @@ def _head(path: str, old: File | None, new: File | None, *, has_hunks: bool) -> 
 
 def _names(path: str, old: File | None, new: File | None) -> tuple[bytes, bytes]:
     return (
-        b"/dev/null" if old is None else _quoted(f"a/{path}"),
-        b"/dev/null" if new is None else _quoted(f"b/{path}"),
+        b"/dev/null" if old is None else quoted(f"a/{path}"),
+        b"/dev/null" if new is None else quoted(f"b/{path}"),
     )
 
 
-def _mode(file: File) -> bytes:
+def git_mode(mode: int) -> bytes:
     """A mode as git has it: 120000 for a link; of a file's permissions only whether its owner may execute it."""
-    if stat.S_ISLNK(file.mode):
+    if stat.S_ISLNK(mode):
         return b"120000"
-    return b"100755" if file.mode & stat.S_IXUSR else b"100644"
+    return b"100755" if mode & stat.S_IXUSR else b"100644"
 
 
 _ESCAPES = {0x07: b"a", 0x08: b"b", 0x09: b"t", 0x0A: b"n", 0x0B: b"v", 0x0C: b"f", 0x0D: b"r", 0x22: b'"', 0x5C: b"\\"}
 
 
-def _quoted(path: str) -> bytes:
+def quoted(path: str) -> bytes:
     """A path as git writes it: in quotes, with escapes, if it has control characters, quotes or bytes that are not
     UTF-8.
     """

@@ -3,16 +3,17 @@
 import dataclasses
 import os
 
-from waypoint.cli.caller import absolute, branch_of
+from waypoint.cli.caller import absolute, branch_of, current_folder
 from waypoint.cli.output import EXIT_INTERRUPTED, agrees, fail, note, print_json, print_lines, wants_colour, warn
 from waypoint.client.history import Resolution
 from waypoint.client.sdk import Client
 from waypoint.model.errors import Conflicting, UsageProblem, cleaned
 from waypoint.model.facts import ApplyFacts
-from waypoint.model.paths import spelled
-from waypoint.model.rendering import change_lines
+from waypoint.model.paths import is_below, quoted, spelled
+from waypoint.model.rendering import change_lines, patch_lines
 from waypoint.model.verbs import Given
 
+_RESOLUTIONS: tuple[Resolution, ...] = ("ours", "theirs", "merge")
 _MOST_SHOWN = 20  # conflicts; --json has more
 
 
@@ -21,6 +22,10 @@ def run(given: Given) -> int:
     client, name = Client(given.text("home")), branch_of(given)
     resolution = _resolution(given, name)
     paths = [absolute(path) for path in given.texts("words")]
+    if given.flag("as_patch"):
+        return _print_patch(client, name, paths)
+    if given.text("git_branch") is not None:
+        return _commit(given, client, name, paths)
     is_dry = given.flag("dry_run")
     asks = os.isatty(0) and os.isatty(1) and not given.flag("yes") and not is_dry
 
@@ -42,10 +47,40 @@ def run(given: Given) -> int:
     return _report(given, client, name, apply(dry_run=is_dry))
 
 
+def _print_patch(client: Client, name: str, paths: list[str]) -> int:
+    top = _repository(paths)
+    found = client.history.diff(name, paths=paths or [top], patch=True, root=top)
+    print_lines(patch_lines([one for one in found if not is_below(one.name, f"{top.rstrip('/')}/.git")]))
+    return 0
+
+
+def _commit(given: Given, client: Client, name: str, paths: list[str]) -> int:
+    done = client.history.commit(name, _repository(paths), given.required("git_branch"), paths=paths)
+    if given.flag("json"):
+        print_json(done)
+    elif done.files:
+        count = f"{done.files} {'file' if done.files == 1 else 'files'}"
+        print_lines([f"{done.branch}  {count} in {done.repository}"])
+        note(f"see the changes: git -C {quoted(done.repository)} show {quoted(done.branch)}")
+    else:
+        note(f"nothing to commit: {name} has changed no file that git tracks in {done.repository}")
+    return 0
+
+
+def _repository(paths: list[str]) -> str:
+    """The root of the git repository that contains the first path, else the working directory; "/" if there is none."""
+    folder = paths[0] if paths else current_folder()
+    while folder != "/" and not os.path.lexists(f"{folder}/.git"):
+        folder = os.path.dirname(folder)
+    return folder
+
+
 def _resolution(given: Given, name: str) -> Resolution:
-    if given.flag("ours") and given.flag("theirs"):
-        raise UsageProblem("apply", name, "--ours and --theirs exclude each other", "leave out one of them")
-    return "ours" if given.flag("ours") else "theirs" if given.flag("theirs") else "refuse"
+    chosen = [one for one in _RESOLUTIONS if given.flag(one)]
+    if len(chosen) > 1:
+        both = " and ".join(f"--{one}" for one in chosen)
+        raise UsageProblem("apply", name, f"{both} exclude each other", "leave out one of them")
+    return chosen[0] if chosen else "refuse"
 
 
 def _report(given: Given, client: Client, name: str, found: ApplyFacts) -> int:

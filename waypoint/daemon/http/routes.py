@@ -92,6 +92,7 @@ ROUTES: Routes = (
         wrap="changes",
     ),
     Route("POST", "/v1/applies", applying.apply, "Bring a session's changes onto the machine, all or nothing"),
+    Route("POST", "/v1/commits", applying.commit, "Commit a session's changes to a new branch of a git repository"),
     Route("POST", "/v1/files/read", files.read, "The content of a file, or a tar archive of a file or folder"),
     Route("POST", "/v1/files/list", files.list_files, "The files in a folder", wrap="files"),
     Route("POST", "/v1/mounts", files.mount, "Mount a read-only view of a capture at a folder of the machine"),

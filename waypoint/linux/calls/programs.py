@@ -70,6 +70,18 @@ def run(
     return done.stdout
 
 
+def answer(name: str, *args: StrPath, given: bytes, user: Identity, home: str) -> "subprocess.CompletedProcess[bytes]":
+    """Run program `name` as `user`, whose home is `home`, with `given` as its stdin; return how it has ended."""
+    return subprocess.run(
+        [_found(name), *args],
+        input=given,
+        capture_output=True,
+        env={**_ENVIRONMENT, "HOME": home},
+        check=False,
+        **_as_user(user),
+    )
+
+
 def start(name: str, *args: StrPath, folder: StrPath, user: Identity | None) -> "subprocess.Popen[bytes]":
     """Start program `name` like `run`, with pipes for stdout and stderr."""
     return subprocess.Popen(

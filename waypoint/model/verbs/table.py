@@ -278,6 +278,14 @@ _APPLY = Verb(
         Option(("-y", "--yes"), "flag", "Do not ask. Without a terminal apply never asks."),
         Option(("--ours",), "flag", "For files that this machine has changed, too: keep those of this machine."),
         Option(("--theirs",), "flag", "For files that this machine has changed, too: take those of NAME."),
+        Option(("--merge",), "flag", "For files that this machine has changed, too: merge both with git."),
+        Option(("--as-patch",), "flag", "Apply nothing; print the changes as a patch for 'git apply'."),
+        Option(
+            ("--git-branch",),
+            "text",
+            "Apply nothing; commit the changes to the new branch NEW of the git repository on this machine.",
+            "NEW",
+        ),
         Option(
             ("--allow-special",),
             "flag",
@@ -293,13 +301,18 @@ _APPLY = Verb(
     captured first. Applies either all of its changes or, if something goes wrong, none, even if Waypoint is killed
     meanwhile. 'waypoint diff NAME' shows the changes. 'waypoint undo' takes them back.
 
-    Exit status 6, with a list and without any change, if there are conflicts: files that this machine has changed
-    since the session first saw them. --ours and --theirs decide about these files. PATHs are paths in the session; then
-    only files at or below them are applied.
+    Exit status 6, with a list and without any change, if there are conflicts: files that this machine has changed since
+    the session first saw them. --ours, --theirs and --merge decide about these files; --merge takes the version in HEAD
+    of their git repository as the one that both began with. PATHs are paths in the session; then only files at or below
+    them are applied.
 
     Files are changed with your rights on this machine, and keep owner, mode, times and extended attributes of the
     session. The session's own /run, /dev, /proc and /sys, and directories that were given with --bind, are not
-    applied. Of a session that was started with --base DIR, the changes are applied to DIR.""",
+    applied. Of a session that was started with --base DIR, the changes are applied to DIR.
+
+    A 'git push' inside a session changes only the session's copy of a repository on this machine. --git-branch brings
+    the files out as a commit; the working tree stays as it is. The repository is that of the first PATH, else of the
+    current directory; --as-patch prints paths relative to it.""",
     "Example: waypoint apply fix-1 --dry-run; waypoint apply fix-1 -- /srv/app; waypoint undo",
     arguments=(Argument("argument", "NAME", required=False),),
     words="PATH",
