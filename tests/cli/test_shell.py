@@ -85,7 +85,9 @@ def test_the_last_line_of_shell_names_the_kept_files(home: Home, on_terminal: Sp
     terminal.expect(PROMPT)
     terminal.send(b"unset HISTFILE; mkdir /opt/made; touch /opt/made/1 /opt/made/2 /opt/3; exit 7\r")
     terminal.expect(
-        rb"\[t-leave has ended; kept as ([0-9a-f]{12}) \(3 files changed\); to continue: waypoint shell t-leave\]"
+        rb"\[t-leave has ended; kept as ([0-9a-f]{12}) \(3 files changed\); to continue: waypoint shell t-leave\]\r\n"
+        rb"\[changes in [^;]*; to see them: waypoint diff t-leave; to bring them onto this machine: "
+        rb"waypoint apply t-leave\]"
     )
     kept = terminal.match[1].decode()
     assert exit_status(terminal) == 7

@@ -1,20 +1,26 @@
 """Applies that are interrupted, and those of ordinary users."""
 
+import contextlib
 import os
+import random
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.people import Person
-from tests.homes import Home
+from tests.homes import Home, open_home
 from tests.projects import CHANGE, listed, listed_in
 from tests.session.let_in import refused, succeeds
 from tests.session.pauses import Pauses
 from tests.upper.overlays import picture
+from tests.waiting import wait_until
 from waypoint.capture.steps import Step
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "public-checkout")]
+
+SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "1"))
 
 
 @pytest.mark.parametrize("step", [Step.STAGED, Step.EXCHANGED, Step.APPLIED])
@@ -36,6 +42,39 @@ def test_a_killed_daemon_leaves_the_files_as_before_or_as_after(pauses: Pauses, 
         assert list(Path("/").glob(".waypoint-*")) == []
         home.must("apply", "main", "--", str(project))
         assert listed(project) == wanted
+
+
+@pytest.mark.soak(part="faults")
+@pytest.mark.timeout(1200)
+def test_each_of_200_kills_at_random_leaves_the_files_as_before_or_as_after(project: Path) -> None:
+    choose = random.Random(SEED)
+    for number in range(300):
+        (project / f"many{number}").write_text(f"{number}\n")
+    before = picture(project, with_times=True)
+    with open_home("kills") as home:
+        home.must("shell", "main", "-d")
+        change = f"cd {project}; rm many1*; for f in many2*; do echo x >> $f; done; mkdir new; cp many2* new"
+        home.must("exec", "--", change)
+        wanted = listed_in(home, "main", project)
+        outcomes = Counter[str]()
+        for _ in range(200):
+            daemon = home.must("daemon", "status", "--json").json()["pid"]
+            with home.background("apply", "main", "--", str(project)) as command:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    command.wait(choose.uniform(0.05, 0.6))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(daemon, 9)
+                command.wait()
+            last = home.must("op", "log", "-n", "1", "--json").json()[0]
+            wait_until(lambda: not list(Path("/").glob(".waypoint-*")), "nothing waits beside the files")
+            if last["verb"] == "apply":
+                outcomes["after"] += 1
+                assert listed(project) == wanted
+                home.must("undo", str(last["number"]))
+            else:
+                outcomes["before"] += 1
+            assert picture(project, with_times=True) == before
+        assert min(outcomes.values()) >= 10, outcomes
 
 
 def test_a_user_applies_with_own_rights_only(let_in: Home, person: Person) -> None:

@@ -20,15 +20,15 @@ def test_files_of_all_mounts_count_but_not_folders_and_waypoints_own_files(tmp_p
     fill(tmp_path, "m%2Fhome", ["d"])
     (tmp_path / "m0/upper/link").symlink_to("/nowhere")
     (tmp_path / "m0/work/work").mkdir(parents=True)
-    assert count_changes(str(tmp_path)) == (6, False)
+    assert count_changes(str(tmp_path))[:2] == (6, False)
 
 
 @pytest.mark.soak(part="load")
 def test_counting_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "m0", [f"f{number}" for number in range(MOST + 1)])
-    assert count_changes(str(tmp_path)) == (MOST, True)
+    assert count_changes(str(tmp_path))[:2] == (MOST, True)
     monkeypatch.setattr(changes, "MOST", MOST + 1)
-    assert count_changes(str(tmp_path)) == (MOST + 1, False)
+    assert count_changes(str(tmp_path))[:2] == (MOST + 1, False)
 
 
 def test_the_content_at_a_mount_point_is_classified(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_tree_with_too_long_paths_is_refused(trees: Trees) -> None:
 def test_changes_deep_in_a_tree_are_counted(trees: Trees) -> None:
     (trees.present / "root/upper").mkdir(parents=True)
     make_levels(trees.present / "root/upper", 900, "x" * 10)
-    assert count_changes(str(trees.present)) == (900, False)
+    assert count_changes(str(trees.present))[:2] == (900, False)
 
 
 @pytest.mark.parametrize("side", ["wanted", "present"])

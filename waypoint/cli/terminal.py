@@ -54,6 +54,8 @@ def _shell_status(branch: str, attachment: Attachment) -> int:
         return _say_detached(branch)
     code = attachment.end.get("exit")
     note(f"\n[{_farewell(branch, attachment.end)}]")
+    if attachment.end.get("kept") and attachment.end.get("changed"):
+        note(f"[{_ways_out(branch, attachment.end)}]")
     return code if isinstance(code, int) else EXIT_SIGNAL
 
 
@@ -88,6 +90,15 @@ def _farewell(branch: str, end: Mapping[str, object]) -> str:
     capture = str(kept.get("capture"))[:SHORT]
     go_on = f"waypoint shell NEW --from {capture}" if end.get("undone") else f"waypoint shell {branch}"
     return f"{ended}; kept as {capture}{how}{what}; to continue: {go_on}"
+
+
+def _ways_out(branch: str, end: Mapping[str, object]) -> str:
+    """Return the line about the changed files. `end`: as for `_farewell`."""
+    folders = end.get("folders")
+    where = f"changes in {', '.join(map(str, folders))}; " if isinstance(folders, list) and folders else ""
+    return one_line(
+        f"{where}to see them: waypoint diff {branch}; to bring them onto this machine: waypoint apply {branch}"
+    )
 
 
 def _status_of(outcome: Outcome) -> int:

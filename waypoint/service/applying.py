@@ -76,7 +76,7 @@ async def _held(home: Home, request: ApplyRequest) -> AsyncIterator[HeldCapture]
                 await asyncio.to_thread(moved_folders.copy_content, resources, live, request.paths)
         origin = None
         if not request.dry_run:
-            origin = await capture_tip(home.sessions, request.name, "checkpoint", before_capture)
+            origin = await capture_tip(home.sessions, request.name, "checkpoint", before_capture, "respawn")
     if request.dry_run:
         async with held_now(home.sessions, request.name, "apply") as held:
             yield held

@@ -87,7 +87,7 @@ async def mount(home: Home, request: MountRequest) -> None:
     """
     _check_may_mount(home, request.point)
     async with home.sessions.turn(request.name):
-        tip = await capture_tip(home.sessions, request.name, "checkpoint", before_capture)
+        tip = await capture_tip(home.sessions, request.name, "checkpoint", before_capture, "respawn")
     await asyncio.to_thread(home.mounts.mount, tip or home.names.resolve(request.name), request.point)
 
 

@@ -15,7 +15,7 @@ from waypoint.capture.sealing import NO_FINAL_STATE, FinalShellState
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.linux.tasks import cgroups, pidfd
 from waypoint.linux.tty import terminals
-from waypoint.model.errors import Failed, WaypointError
+from waypoint.model.errors import Failed, WaypointError, as_text
 from waypoint.model.records import Capture, EndReason, LiveRow
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources
@@ -191,7 +191,8 @@ def _describe_kept(resources: Resources, branch: str, capture: Capture | None) -
             changes = count_changes(held.files)
     except (OSError, WaypointError):  # another request has dropped the capture
         return kept
-    return {**kept, "changed": changes.files, "more": changes.are_more}
+    folders = [as_text(folder) for folder in changes.folders]
+    return {**kept, "changed": changes.files, "more": changes.are_more, "folders": folders}
 
 
 def _report_bug(task: asyncio.Task[Ended]) -> None:

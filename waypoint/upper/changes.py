@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections import Counter
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -16,21 +17,26 @@ from waypoint.upper import layout
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # raised when a running session removes or replaces a folder
 OPAQUE = "trusted.overlay.opaque"
 REDIRECT = "trusted.overlay.redirect"
+MOST_FOLDERS = 3
 MOST = 2000  # names that are counted: some milliseconds
 
 
 class Changes(NamedTuple):
-    """`files`: files that the session has made, changed or removed. `are_more`: counting stopped at MOST names."""
+    """`files`: files that the session has made, changed or removed. `are_more`: counting stopped at MOST names.
+    `folders`: the folders with most of them, at most MOST_FOLDERS: the first two levels of their paths.
+    """
 
     files: int
     are_more: bool
+    folders: tuple[str, ...] = ()
 
 
 def count_changes(tree: str) -> Changes:
     """Count the files in the upper tree, without Waypoint's own. A folder counts only if it was removed."""
     own = f"{layout.ROOT_FOLDER}/upper/{RUN_FOLDER}"
     folders = [f"{name}/upper" for name in os.listdir(tree)]
-    seen = count = 0
+    found_in = Counter[str]()
+    seen = 0
     with open_folder(tree) as root:
         while folders:
             above = folders.pop()
@@ -40,15 +46,27 @@ def count_changes(tree: str) -> Changes:
                     for entry in entries:
                         seen += 1
                         if seen > MOST:
-                            return Changes(count, are_more=True)
+                            return _changes(found_in, are_more=True)
                         if not entry.is_dir(follow_symlinks=False):
-                            count += 1
+                            found_in[_shown_folder(above)] += 1
                         elif (path := f"{above}/{entry.name}") != own:
                             folders.append(path)
             except OSError as error:
                 if error.errno not in _REPLACED:
                     raise
-    return Changes(count, are_more=False)
+    return _changes(found_in, are_more=False)
+
+
+def _changes(found_in: Counter[str], *, are_more: bool) -> Changes:
+    most = tuple(sorted(folder for folder, _ in found_in.most_common(MOST_FOLDERS)))
+    return Changes(found_in.total(), are_more, most)
+
+
+def _shown_folder(above: str) -> str:
+    """The first two levels of the folder in the session, of the path `above` in the upper tree."""
+    mount, _, below = above.removesuffix("/").partition("/upper")
+    path = f"{layout.target_of(mount).rstrip('/')}{below}"
+    return "/".join(path.split("/")[:3]) or "/"
 
 
 def changed_targets(tree: str) -> set[str]:

@@ -111,6 +111,12 @@ def fork(given: "Given") -> int:
     home, words = home_of(given), given.texts("words")
     if words:
         exec_text(words)  # raises, before anything is forked, if the words cannot be sent
+    keep, score = given.text("keep"), given.text("score")
+    if (keep is None) != (score is None) or (keep is not None and not words):
+        said = "--keep and --score work only together, and with a command"
+        raise UsageProblem("fork", given.required("name"), said, "see 'waypoint fork --help'")
+    if keep is not None:
+        parse_name(keep)
     prefix = given.text("prefix")
     body: dict[str, object] = {
         "name": parse_name(given.required("name")),
@@ -126,6 +132,10 @@ def fork(given: "Given") -> int:
         from waypoint.cli.fast.in_each import run_in_each
 
         user = session_of(made[0]).get("user")
+        if keep is not None and score is not None:
+            from waypoint.cli.fast.best import keep_best
+
+            return keep_best(home, forks, words, {"user": user}, (keep, score), as_json=given.flag("json"))
         return run_in_each(home, forks, words, {"user": user}, as_json=given.flag("json"))
     if given.flag("json"):
         print_json([{**one, "exit": None} for one in forks])

@@ -165,7 +165,12 @@ def run_in_each(
     With `as_json`, holds all output in memory and prints `{branch, pid, ms, exit, output}` of each fork at the end,
     with `said` if waypoint ended the command, and `error` if waypoint itself failed (exit 125).
     """
-    members = [Member(home, fork, _text(words, number, fork), asker) for number, fork in enumerate(forks, 1)]
+    members = [Member(home, fork, text_for(words, number, fork), asker) for number, fork in enumerate(forks, 1)]
+    return run_members(members, as_json=as_json)
+
+
+def run_members(members: Sequence[Member], *, as_json: bool) -> int:
+    """Run the commands of the members like `run_in_each`."""
     fleet = Fleet(members)
     code = _run_for_json(fleet, members) if as_json else _run_for_people(fleet, members)
     for member in members:
@@ -199,7 +204,7 @@ def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
     return 0
 
 
-def _text(words: Sequence[str], number: int, fork: dict[str, object]) -> str:
+def text_for(words: Sequence[str], number: int, fork: dict[str, object]) -> str:
     """Return the command of one fork as shell text, with `{i}` and `{branch}` replaced."""
     own = [word.replace("{i}", str(number)).replace("{branch}", str(fork["branch"])) for word in words]
     return exec_text(own)

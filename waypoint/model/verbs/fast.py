@@ -252,6 +252,20 @@ FORK = Verb(
             bounds=f"1 to {MAX_FORKS}",
         ),
         Option(("--prefix",), "text", "The beginning of the branch names (default: NAME).", "PREFIX"),
+        Option(
+            ("--keep",),
+            "text",
+            "With CMD and --score: make a checkpoint NEW of the session with the best score, and end the others; "
+            "exit status 1 if no session has a score. 'waypoint apply NEW' brings its changes onto this machine.",
+            "NEW",
+        ),
+        Option(
+            ("--score",),
+            "text",
+            "With --keep: shell text that is run in each session in which CMD succeeded; its last word of output is a "
+            "number, the highest is the best.",
+            "CMD",
+        ),
         TIER,
         ATTACH_AT,
         JSON,

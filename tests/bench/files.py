@@ -1,0 +1,98 @@
+"""`waypoint diff`, `apply` and `cp`, beside find(1) and cp(1) of the same files."""
+
+import contextlib
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.frame import Figure, Sizes, at_most, ms_of_command, times_floor_at_most
+from tests.homes import Home, open_home
+from tests.places import make_temp_root
+
+_FILL = """import os
+for folder in range({folders}):
+    os.makedirs(f"{place}/d{{folder}}")
+    for name in range(100):
+        with open(f"{place}/d{{folder}}/f{{name}}", "w") as file:
+            file.write("content\\n")
+"""
+
+
+@contextlib.contextmanager
+def figures(sizes: Sizes) -> Iterator[list[Figure]]:
+    few, many, large = (200, 1000, 1 << 20) if sizes.quick else (10_000, 100_000, 1 << 30)
+    with (
+        open_home("bench", None if sizes.quick else make_temp_root()) as home,
+        tempfile.TemporaryDirectory(prefix="waypoint-bench-", dir="/srv") as folder,
+    ):
+        home.must("shell", "main", "-d")
+        _fill(home, f"{folder}/few", few)
+        home.must("fork", "main", "large")
+        _fill(home, f"{folder}/many", many, "large")
+        home.must("checkpoint", "before", "-b", "large")
+        home.must("exec", "-b", "large", "--", f"for i in $(seq 10); do echo x > {folder}/many/d0/f$i; done")
+        home.must("checkpoint", "after", "-b", "large")
+        home.must("exec", "--", f"head -c {large} /dev/urandom > {folder}/large")
+        home.must("cp", f"main:{folder}/few", f"{folder}/few-to-copy")
+        home.must("cp", f"main:{folder}/large", f"{folder}/large-to-copy")
+        copy = Path(folder, "copy")
+        yield [
+            Figure(
+                name=f"diff --stat of {few} changes",
+                unit="ms",
+                measure=lambda: ms_of_command(home.argv("diff", "main", "--", f"{folder}/few"), home.env),
+                floor=lambda: _ms_in_session(home, "find", f"{folder}/few", "-printf", "%s %p\\n"),
+                floor_name="find in the session",
+                aim=at_most(300, "ms"),
+            ),
+            Figure(
+                name=f"diff --stat of 10 changes in an upper of {many} files",
+                unit="ms",
+                measure=lambda: ms_of_command(home.argv("diff", "before", "after"), home.env),
+                aim=at_most(100, "ms"),
+                max_runs=5,
+            ),
+            Figure(
+                name=f"apply of {few} small files",
+                unit="ms",
+                measure=lambda: ms_of_command(home.argv("apply", "main", "--", f"{folder}/few"), home.env),
+                floor=lambda: _ms_of_copy(Path(folder, "few-to-copy"), copy),
+                floor_name="cp -a",
+                aim=times_floor_at_most(1.5),
+                before=lambda: _take_back(home, Path(folder, "few")),
+                max_runs=5,
+            ),
+            Figure(
+                name=f"cp of {large >> 20} MiB to the machine",
+                unit="ms",
+                measure=lambda: ms_of_command(home.argv("cp", f"main:{folder}/large", str(copy)), home.env),
+                floor=lambda: _ms_of_copy(Path(folder, "large-to-copy"), copy),
+                floor_name="cp",
+                aim=times_floor_at_most(1.2),
+                before=lambda: copy.unlink(missing_ok=True),
+                max_runs=5,
+            ),
+        ]
+
+
+def _fill(home: Home, place: str, count: int, branch: str = "main") -> None:
+    script = _FILL.format(folders=count // 100, place=place)
+    home.must("run", "-b", branch, "--", "python3", "-c", script, timeout_s=300)
+
+
+def _ms_in_session(home: Home, *words: str) -> float:
+    return ms_of_command(home.argv("run", "-b", "main", "--", *words), home.env)
+
+
+def _take_back(home: Home, few: Path) -> None:
+    if few.exists():
+        home.must("undo")
+
+
+def _ms_of_copy(source: Path, copy: Path) -> float:
+    subprocess.run(["rm", "-rf", copy], check=True)
+    start = time.monotonic()
+    subprocess.run(["cp", "-a", source, copy], check=True)
+    return 1000 * (time.monotonic() - start)

@@ -1,0 +1,64 @@
+"""`fork ... --keep NEW --score CMD -- CMD`: runs the command in all forks, and keeps the one with the best score."""
+
+from collections.abc import Sequence
+
+from waypoint.cli.fast.in_each import EXIT_ONE_FAILED, Fleet, Member, run_members, text_for
+from waypoint.cli.output import note, print_json, print_lines
+from waypoint.client.sdk import Client
+from waypoint.model.errors import WaypointError
+from waypoint.model.paths import spelled
+
+
+def keep_best(
+    home: str,
+    forks: Sequence[dict[str, object]],
+    words: Sequence[str],
+    asker: dict[str, object],
+    keep_and_score: tuple[str, str],
+    *,
+    as_json: bool,
+) -> int:
+    """Returns the exit status: 1 if no fork has a score. With `as_json`, the commands' output is not printed."""
+    keep, score = keep_and_score
+    members = [Member(home, fork, text_for(words, number, fork), asker) for number, fork in enumerate(forks, 1)]
+    if as_json:
+        Fleet(members).drive(lambda branch, data: None)
+    else:
+        run_members(members, as_json=False)
+    succeeded = {number: member for number, member in enumerate(members, 1) if member.exit == 0}
+    scores = _scores(home, {number: member.facts for number, member in succeeded.items()}, score, asker)
+    if not scores:
+        note("no session has a score; all sessions are still running: waypoint ps")
+        return EXIT_ONE_FAILED
+    best = max(scores, key=lambda branch: scores[branch])
+    client = Client(home)
+    made = client.session(best).checkpoint(keep, message=f"score {scores[best]:g}", force=False)
+    for member in members:
+        if member.branch != best:
+            try:
+                client.session(member.branch).stop()
+            except WaypointError as error:
+                note(f"cannot end {member.branch}: {error.said}")
+    if as_json:
+        print_json({"name": keep, "branch": best, "capture": made.capture, "scores": scores})
+    else:
+        print_lines([f"{keep}  {best}  score {scores[best]:g}"])
+        apply = f"bring them onto this machine: {spelled(home, 'apply', keep)}"
+        note(f"see its changes: {spelled(home, 'diff', keep)}; {apply}")
+    return 0
+
+
+def _scores(home: str, forks: dict[int, dict[str, object]], score: str, asker: dict[str, object]) -> dict[str, float]:
+    """Run the command `score` in the forks; return the scores by branch, of those forks that have printed one."""
+    outputs = {str(fork["branch"]): bytearray() for fork in forks.values()}
+    members = [Member(home, fork, text_for([score], number, fork), asker) for number, fork in forks.items()]
+    Fleet(members).drive(lambda branch, data: outputs[branch].extend(data))
+    found: dict[str, float] = {}
+    for member in members:
+        words = outputs[member.branch].decode(errors="replace").split()
+        if member.exit == 0 and words:
+            try:
+                found[member.branch] = float(words[-1])
+            except ValueError:
+                note(f"{member.branch}: its score is not a number: {words[-1]}")
+    return found
