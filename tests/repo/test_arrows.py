@@ -49,6 +49,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "processes": {"criu": set(), "respawn": set()},
     "capture": {"steps": set(), "layers": {"steps"}, "storing": {"layers"}},
+    "store": {"": set(), "archives": {""}},
     "launch": {"walls": set(), "": {"walls"}, "ground": {"", "walls"}},
     "terminal": {
         "": set(),
@@ -77,7 +78,7 @@ itself; without a row they may import from all inner packages. A module above or
 MAY_USE: dict[str, set[str]] = {
     "model": {"msgspec"},
     "records": {"msgspec"},
-    "store": {"blake3", "msgspec", "pyfastcdc", "rfc8785", "zstandard"},
+    "store": {"blake3", "cryptography", "msgspec", "pyfastcdc", "rfc8785", "zstandard"},
     "processes": {"msgspec"},
     "upper": {"msgspec"},
     "capture": {"msgspec"},

@@ -114,23 +114,26 @@ class PackWriter:
 def read_directory(path: str) -> Directory:
     """Read a pack's directory, without its payloads. Raises BadPack, OSError."""
     with open(path, "rb", buffering=0) as file:
-        fd = file.fileno()
-        size = os.fstat(fd).st_size
-        if size < HEADER_BYTES + _TRAILER.size:
-            raise BadPack(f"it has only {size} bytes")
-        begin, version, cipher = _HEADER.unpack(os.pread(fd, HEADER_BYTES, 0))
-        length, count, end, digest = _TRAILER.unpack(os.pread(fd, _TRAILER.size, size - _TRAILER.size))
-        if begin != _BEGIN or end != _END:
-            raise BadPack("it has no begin or no end of a pack")
-        if (version, cipher) != (_VERSION, _PLAIN):
-            raise BadPack(f"its format is {version}.{cipher}, which this version of Waypoint cannot read")
-        start = size - _TRAILER.size - length
-        if length > _MAX_DIRECTORY_BYTES or start < HEADER_BYTES:
-            raise BadPack(f"its directory would have {length} bytes")
-        try:
-            rows = msgspec.msgpack.decode(os.pread(fd, length, start), type=list[PackRow])
-        except msgspec.MsgspecError as error:
-            raise BadPack(f"its directory cannot be read: {error}") from error
+        return read_directory_at(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
+def read_directory_at(fd: int, place: int, size: int) -> Directory:
+    """Read the directory of the pack that is `size` bytes of the file, from `place` on."""
+    if size < HEADER_BYTES + _TRAILER.size:
+        raise BadPack(f"it has only {size} bytes")
+    begin, version, cipher = _HEADER.unpack(os.pread(fd, HEADER_BYTES, place))
+    length, count, end, digest = _TRAILER.unpack(os.pread(fd, _TRAILER.size, place + size - _TRAILER.size))
+    if begin != _BEGIN or end != _END:
+        raise BadPack("it has no begin or no end of a pack")
+    if (version, cipher) != (_VERSION, _PLAIN):
+        raise BadPack(f"its format is {version}.{cipher}, which this version of Waypoint cannot read")
+    start = size - _TRAILER.size - length
+    if length > _MAX_DIRECTORY_BYTES or start < HEADER_BYTES:
+        raise BadPack(f"its directory would have {length} bytes")
+    try:
+        rows = msgspec.msgpack.decode(os.pread(fd, length, place + start), type=list[PackRow])
+    except msgspec.MsgspecError as error:
+        raise BadPack(f"its directory cannot be read: {error}") from error
     for row in rows:
         _check(row)
     if len(rows) != count or HEADER_BYTES + sum(row.stored for row in rows) != start:

@@ -133,6 +133,25 @@ def refusal_to_read(*paths: str) -> OSError | None:
     return None
 
 
+def open_nameless(folder: str, mode: int) -> int | None:
+    """Make a file without a name, for `give_name`; None if the file system cannot."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR):
+            return None
+        raise
+
+
+def give_name(fd: int, path: str) -> None:
+    """Give a file without a name this one, which must be free."""
+    at = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:  # with a folder, Python calls linkat(2), which can follow the link
+        os.link(str(fd), path, src_dir_fd=at, follow_symlinks=True)
+    finally:
+        os.close(at)
+
+
 def write_all(fd: int, content: bytes | bytearray) -> None:
     rest = memoryview(content)
     while rest:
