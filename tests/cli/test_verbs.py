@@ -308,6 +308,8 @@ PRINT_FACTS = {
         "op log",
         "verify",
         "evict",
+        "export",
+        "import",
         "gc",
         "du",
     ),

@@ -374,3 +374,21 @@ def test_an_attached_user_is_detached_when_a_session_of_root_replaces_theirs(
             terminal.expect_exact(b"ROOT")
         terminal.close(force=True)
         stop(home, "shown", "of-root")
+
+
+def test_an_export_is_written_as_the_user_and_an_import_needs_full_trust(
+    shared: Home, trusting: Home, own: str, person: Person, tmp_path: Path
+) -> None:
+    succeeds(person.can(shared, "checkpoint", "to-export", "-b", own))
+    target, key = person.home / "own.tar", tmp_path / "key"
+    succeeds(person.can(shared, "export", "to-export", str(target)))
+    assert (target.stat().st_uid, target.stat().st_mode & 0o777) == (person.uid, 0o600)
+    refused(person.can(shared, "export", "to-export", "/etc/own.tar"), "Permission denied: /etc")
+    key.touch(mode=0o600)
+    refused(person.can(shared, "export", "to-export", f"{target}2", "--sign", str(key)), "Permission denied")
+    refused(person.can(shared, "export", "roots-cp", f"{target}3"), "it belongs to root")
+    refused(person.can(shared, "import", str(target), "--as", "own-2"), "rights that you do not have")
+    succeeds(person.can(trusting, "import", str(target)))
+    assert trusting.must("show", "to-export", "--json").json()["user"] == person.name
+    refused(person.can(trusting, "import", str(key)), "Permission denied")
+    assert not [name for name in ("/etc/own.tar", f"{target}2", f"{target}3") if Path(name).exists()]

@@ -23,6 +23,7 @@ from waypoint.capture.layers.shell import SHELL, KeptShell, ask_shell_with_space
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS, layer_of
 from waypoint.capture.sealing import FinalShellState
+from waypoint.capture.storing.archives import Archives
 from waypoint.capture.storing.images import Images, Writing
 from waypoint.capture.storing.orders import Ingested
 from waypoint.capture.sweeping import Inventory
@@ -80,6 +81,7 @@ class Captures:
     ) -> None:
         self._area = Area(pool, Hot(home))
         self.images = Images(home / "store", self._area, names, writing)
+        self.archives = Archives(self.images, self._area, names)
         self._names = names
         self._find_criu = find_criu
         self._spawn_beside = spawn_beside

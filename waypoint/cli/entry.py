@@ -49,6 +49,8 @@ PLACES = {
     "op log": "commands.operations:log",
     "verify": "commands.images:verify",
     "evict": "commands.images:evict",
+    "export": "commands.archives:export",
+    "import": "commands.archives:import_archive",
     "gc": "commands.space:gc",
     "du": "commands.space:du",
     "events": "commands.events:run",

@@ -15,8 +15,10 @@ from waypoint.model.facts import (
     CommitFacts,
     DuFacts,
     EvictFacts,
+    ExportFacts,
     GcFacts,
     GotLayerFacts,
+    ImportFacts,
     OperationFacts,
     ProvedFacts,
     StrangerFacts,
@@ -184,6 +186,30 @@ class History:
         """
         body: dict[str, object] = {"names": [parse_name(name) for name in names] or None}
         return parse(EvictFacts, self._ask_once("/v1/evict", body))
+
+    def export(self, name: str, dest: str, *, sign: str | None = None, oci_layers: bool = True) -> ExportFacts:
+        """Write the capture `name` and its ancestors to `dest`, an absolute path that does not exist: an OCI image
+        layout in a tar archive. `sign`: the path of an Ed25519 private key in PEM. Without `oci_layers`, only Waypoint
+        can read the content. Raises StateConflict if `dest` exists.
+        """
+        body: dict[str, object] = {"name": parse_name(name), "dest": dest, "sign": sign, "oci_layers": oci_layers}
+        return parse(ExportFacts, self._ask_once("/v1/exports", body))
+
+    def import_(
+        self, source: str, name: str | None = None, *, prefix: str = "", require_signature: str | None = None
+    ) -> ImportFacts:
+        """Import the archive `source`, an absolute path. Its checkpoints keep their names, with `prefix` in front; with
+        `name`, only the exported one gets a name, this one. `require_signature`: the path of an Ed25519 public key in
+        PEM. Raises StateConflict if a name is taken, StoreDamaged for an archive that is damaged, or not as Waypoint
+        writes it.
+        """
+        body: dict[str, object] = {
+            "source": source,
+            "name": name,
+            "prefix": prefix,
+            "require_signature": require_signature,
+        }
+        return parse(ImportFacts, self._ask_once("/v1/imports", body))
 
     def du(self, *names: str) -> DuFacts:
         """The disk usage of all captures and live sessions, or of those that `names` mean."""

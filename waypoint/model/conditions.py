@@ -336,6 +336,12 @@ ERROR_CODES: dict[str, ErrorCode] = {
         "Close it before the checkpoint.",
     ),
     "store-damaged": ErrorCode(10, "Stored data differs from what Waypoint wrote.", ""),
+    "archive-refused": ErrorCode(
+        10, "An archive is damaged, incomplete, or not as Waypoint writes it; nothing was imported.", "Export it again."
+    ),
+    "signature-refused": ErrorCode(
+        10, "An archive is not signed with the required key.", "`waypoint export --sign KEY`"
+    ),
     "image-refused": ErrorCode(10, "An image contains what no session can have, such as a device.", ""),
     "bug": ErrorCode(125, "An unexpected exception in Waypoint; the daemon's log has the traceback.", "Report it."),
     "failure": ErrorCode(125, "The request was valid, but the machine failed during it.", ""),

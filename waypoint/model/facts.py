@@ -506,6 +506,41 @@ class EvictFacts:
     freed_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFacts:
+    """The answer to an `export`. `digest`: of the archive's OCI manifest. `captures`: the number of captures in the
+    archive, with ancestors of which it has only the records.
+    """
+
+    name: str
+    capture: str
+    image: str
+    path: str
+    digest: str
+    size_bytes: int
+    captures: int
+    signed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportFacts:
+    """The answer to an `import`. `name`: of the exported capture; `names`: all new checkpoints. `asks_for`: what a
+    session from this capture gets of the machine, in words. `signed`: whether a signature was required and found.
+    `new_bytes`: by how much the store has grown.
+    """
+
+    name: str
+    names: list[str]
+    capture: str
+    image: str
+    tier: Literal["live", "respawn", "files"]
+    captures: int
+    new_bytes: int
+    digest: str
+    signed: bool
+    asks_for: list[str]
+
+
 class HolderFacts(TypedDict):
     """The disk usage of a capture, a live session or a stranger.
 

@@ -102,6 +102,29 @@ class EvictRequest(Request, frozen=True):
     names: list[str] | None = None
 
 
+class ExportRequest(Request, frozen=True):
+    """Write a capture and its ancestors to the file `dest`, which must not exist. `sign`: a file with an Ed25519
+    private key. Both are absolute paths on the host. `oci_layers`: add layers that other tools can read.
+    """
+
+    name: str
+    dest: str
+    sign: str | None = None
+    oci_layers: bool = True
+
+
+class ImportRequest(Request, frozen=True):
+    """Import the archive `source`, an absolute path on the host. `name`: of the exported capture; its ancestors get no
+    names then. Null: all get `prefix` and their names in the archive. `require_signature`: a file with an Ed25519
+    public key.
+    """
+
+    source: str
+    name: str | None = None
+    prefix: str = ""
+    require_signature: str | None = None
+
+
 class ProveRequest(Request, frozen=True):
     """Restore the processes of these captures without running them, and compare them with the captures."""
 

@@ -28,8 +28,8 @@ async def get_layer(home: Home, name: str, request: LayerRequest) -> GotLayerFac
     """
     origin = home.names.resolve(name)
     rights.check_origin(home.sessions.resources, origin.setting.user, "read a layer of", name)
-    _check_absolute("write", request.dest)
-    user = _caller()
+    check_absolute("write", request.dest)
+    user = caller_of("attached layers")
     _check_access("write", request.dest, os.path.dirname(request.dest), user, write=True)
     found = await asyncio.to_thread(_get, home, origin, request, user)
     return GotLayerFacts(
@@ -48,13 +48,13 @@ def attachments(attach: Mapping[str, str]) -> list[Attachment]:
     """
     if not attach:
         return []
-    user = _caller()
+    user = caller_of("attached layers")
     for kind, source in attach.items():
         on = f"{kind}={source}"
         if kind in _OWN_KINDS:
             said = f"{kind} is the name of a layer of Waypoint itself"
             raise UsageProblem("attach", on, said, "choose another kind, such as model, cache or trace")
-        _check_absolute("attach", source)
+        check_absolute("attach", source)
         _check_access("attach", on, source, user, write=False)
     return [Attachment(kind, source, user) for kind, source in attach.items()]
 
@@ -69,7 +69,7 @@ def check_places(home: Home, name: str, attach_at: Mapping[str, str]) -> None:
     for kind, path in attach_at.items():
         ATTACHED.of(origin, kind)
         tried = f"place the layer {kind} at"
-        _check_absolute(tried, path)
+        check_absolute(tried, path)
         if path == "/" or any(is_below(path, own) for own in OWN_PLACES):
             raise UsageProblem(tried, path, f"{path} belongs to the session itself", "choose another path")
         bind = next((one for one in origin.setting.binds if is_below(path, one.target)), None)
@@ -89,15 +89,14 @@ def _check_access(tried: str, on: str, path: str, user: User, *, write: bool) ->
         raise UsageProblem(tried, on, f"{error.strerror}: {path}", "name another path") from error
 
 
-def _check_absolute(tried: str, path: str) -> None:
+def check_absolute(tried: str, path: str) -> None:
     if not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
         raise UsageProblem(tried, repr(path), "it is not an absolute path without '..'", "name the path from / on")
 
 
-def _caller() -> User:
+def caller_of(things: str) -> User:
+    """The user who asks, with whose rights files of the machine are opened. `things`: what is asked for, for errors."""
     caller = callers.current()
     if caller is None or caller.uid is None:
-        raise UsageProblem(
-            "use", "attached layers", "a process of a session asks for it", "do it outside of the session"
-        )
+        raise UsageProblem("use", things, "a process of a session asks for it", "do it outside of the session")
     return find_user("/", str(caller.uid))

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from waypoint.model.records import Capture, User
+
 
 class StoredPart(msgspec.Struct, frozen=True, kw_only=True):
     """A folder on disk, and its name in a layer of the image. The rest as in `StoredFolder` (layers/layer.py)."""
@@ -60,7 +62,52 @@ class Collect(msgspec.Struct, frozen=True, kw_only=True, tag="gc"):
     keep: list[str]
 
 
-Order = Ingest | Recall | Verify | Check | Collect
+class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of an archive. `key`: the path of the key that signs it, or that must have signed it; "": none. Both are
+    opened with the rights of `user`.
+    """
+
+    path: str
+    user: User
+    key: str = ""
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True, tag="export"):
+    """Write images, parents first, to a new file. `records`: JSON about the captures. `scratch`: an empty folder.
+    Answer: Exported.
+    """
+
+    store: str
+    file: ArchiveFile
+    scratch: str
+    name: str
+    images: list[str]
+    records: str
+    created: str
+    oci_layers: bool
+
+
+class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag="inspect"):
+    """Read and check an archive. `max_bytes`: what an image may have on disk. `may_be_privileged`: whether files may
+    have setuid bits and capabilities. Answer: Inspected.
+    """
+
+    store: str
+    file: ArchiveFile
+    max_bytes: int
+    may_be_privileged: bool
+
+
+class Import(msgspec.Struct, frozen=True, kw_only=True, tag="import"):
+    """Add the images of an archive that was inspected. `digest`: of its manifest. Answer: Imported."""
+
+    store: str
+    file: ArchiveFile
+    digest: str
+    max_bytes: int
+
+
+Order = Ingest | Recall | Verify | Check | Collect | Export | Inspect | Import
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +134,34 @@ class Freed(msgspec.Struct, frozen=True, array_like=True):
 
     bytes: int
     images: int
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """`digest`: of the archive's manifest."""
+
+    digest: str
+    size_bytes: int
+
+
+class Arrived(msgspec.Struct, frozen=True, kw_only=True):
+    """A capture in an archive. Its `parents` are the ids of captures before it in the list. `image`: None if only its
+    record is in the archive. `name`: of its checkpoint, or "".
+    """
+
+    image: str | None
+    capture: Capture
+    name: str = ""
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True):
+    """`digest`: of the archive's manifest. `captures`: parents first; the last one, which has a name, was exported."""
+
+    digest: str
+    captures: list[Arrived]
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    new_bytes: int
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,19 @@ import os
 import time
 from collections.abc import Callable
 
-from waypoint.capture.storing.orders import Check, Collect, Ingest, Ingested, Order, Recall, StoredPart, Verify
+from waypoint.capture.storing.orders import (
+    Check,
+    Collect,
+    Export,
+    Import,
+    Ingest,
+    Ingested,
+    Inspect,
+    Order,
+    Recall,
+    StoredPart,
+    Verify,
+)
 from waypoint.capture.storing.page_cuts import PageCuts
 from waypoint.linux.storage import btrfs_changes
 from waypoint.linux.storage.descriptors import open_folder
@@ -40,6 +52,10 @@ def carry_out(order: Order, on_progress: OnProgress) -> object:
                 return list(upkeep.image_problems(reader, order.image, set()))
         case Collect():
             return upkeep.gc(store, order.keep)
+        case Export() | Inspect() | Import():
+            from waypoint.capture.storing import archive_work  # which loads more
+
+            return archive_work.carry_out(store, order, on_progress)
 
 
 def _opened(path: str) -> Store:

@@ -8,6 +8,7 @@ from waypoint.daemon.http.route import MAX_EXEC_BODY_BYTES, Route, Routes
 from waypoint.service import (
     activity,
     applying,
+    archives,
     captures,
     differences,
     files,
@@ -106,6 +107,8 @@ ROUTES: Routes = (
     Route("GET", "/v1/usage", usage.du, "The disk usage of captures and sessions"),
     Route("POST", "/v1/verify", images.verify, "Look for damage in the store of images"),
     Route("POST", "/v1/evict", images.evict, "Remove the copies of captures outside of the store of images"),
+    Route("POST", "/v1/exports", archives.export, "Write a capture and its ancestors to a file", created=True),
+    Route("POST", "/v1/imports", archives.import_archive, "Import the captures of such a file", created=True),
     Route("POST", "/v1/gc", housekeeping.gc, "Remove captures that are no longer needed, and left-over files"),
     Route("POST", f"{_SESSION}/attach", sessions.attach, "Attach to the session's terminal"),
     Route(

@@ -490,6 +490,52 @@ _EVICT = Verb(
     arguments=(Argument("names", "NAME", required=False, many=True),),
 )
 
+_EXPORT = Verb(
+    "export",
+    (
+        Option(("--sign",), "text", "Sign the archive with the Ed25519 private key in the file KEY (PEM).", "KEY"),
+        Option(("--no-oci-layers",), "flag", "Leave out the layers for other tools; about half as many bytes."),
+        JSON,
+        HOME,
+    ),
+    """Write the capture NAME and its ancestors to FILE.
+
+    FILE must not exist; only you can read it. It has everything that is restored from NAME, on this machine or another:
+    files, processes with their memory, the terminal, attached layers. It is an OCI image layout in a tar archive, so
+    that tools for container images can show it: 'skopeo inspect oci-archive:FILE'.
+
+    'waypoint import FILE' reads it. 'openssl genpkey -algorithm ed25519' makes a key.""",
+    "Example: waypoint export before-upgrade /tmp/before-upgrade.tar",
+    arguments=(NAME, Argument("file", "FILE")),
+)
+
+_IMPORT = Verb(
+    "import",
+    (
+        Option(("--as",), "text", "Name the exported checkpoint NEW, and no other.", "NEW"),
+        Option(("--prefix",), "text", "Put PREFIX in front of all names.", "PREFIX"),
+        Option(
+            ("--require-signature",),
+            "text",
+            "Refuse FILE unless it was signed with the private key of the Ed25519 public key in the file KEY (PEM).",
+            "KEY",
+        ),
+        JSON,
+        HOME,
+    ),
+    """Import FILE, which 'waypoint export' has made.
+
+    The whole FILE is checked first; if anything in it is wrong, or a name in it is taken, nothing is kept. The exported
+    checkpoint and those before it keep their names. 'waypoint restore NAME --new BRANCH' then starts a session from it.
+    Processes can be restored if this machine has the kernel and the processor features of the other one; otherwise
+    programs are started again.
+
+    Sessions from an imported checkpoint run with the user, base and directories of the machine (--bind) that it names;
+    these are printed. So only root, and users whom root trusts fully, may import.""",
+    "Example: waypoint import /tmp/before-upgrade.tar",
+    arguments=(Argument("file", "FILE"),),
+)
+
 _GC = Verb(
     "gc",
     (
@@ -633,6 +679,8 @@ WAYPOINT = Group(
             _OP,
             _VERIFY,
             _EVICT,
+            _EXPORT,
+            _IMPORT,
             _GC,
             _DU,
             _EVENTS,
