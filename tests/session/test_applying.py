@@ -14,6 +14,7 @@ from tests.homes import Home, open_home
 from tests.projects import CHANGE, listed, listed_in
 from tests.session.let_in import refused, succeeds
 from tests.session.pauses import Pauses
+from tests.session.transactions import APPLYING
 from tests.upper.overlays import picture
 from tests.waiting import wait_until
 from waypoint.capture.steps import Step
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "p
 SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "1"))
 
 
-@pytest.mark.parametrize("step", [Step.STAGED, Step.EXCHANGED, Step.APPLIED])
+@pytest.mark.parametrize("step", APPLYING)
 def test_a_killed_daemon_leaves_the_files_as_before_or_as_after(pauses: Pauses, project: Path, step: Step) -> None:
     before = picture(project, with_times=True)
     with pauses.open_home("apply") as home:

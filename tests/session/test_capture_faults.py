@@ -16,6 +16,7 @@ import pytest
 from tests.chaos import victims
 from tests.session import ledger
 from tests.session.transactions import (
+    APPLYING,
     DUMPING,
     OLD,
     TRANSACTIONS,
@@ -77,7 +78,7 @@ def kill(case: Case, pausable_home: PausableHome, command: subprocess.Popen[byte
 
 def test_the_transactions_together_pass_all_steps() -> None:
     assert len(Step) > 5
-    assert {step for transaction in TRANSACTIONS.values() for step in transaction.steps} == set(Step)
+    assert {step for transaction in TRANSACTIONS.values() for step in transaction.steps} == {*Step} - {*APPLYING}
 
 
 @pytest.mark.soak(part="faults")

@@ -21,6 +21,8 @@ DUMPING = (Step.FROZEN, Step.DUMPED)
 """Steps at which CRIU waits for the daemon and none of its code runs in the session: CRIU killed there does no harm."""
 START = (Step.RESERVED, Step.GROUNDED, Step.RESTORED, Step.CONFIRMED)
 END = (Step.ENDED, Step.CONCLUDED)
+APPLYING = (Step.STAGED, Step.EXCHANGED, Step.APPLIED)
+"""Steps of `apply`, which changes no session: tests/session/test_applying.py."""
 FORKS = ("f1", "f2", "f3")
 UNANSWERED = (
     r"waypoint: cannot get an answer to POST \S+: the daemon closed the connection before it answered\n"
