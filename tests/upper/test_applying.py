@@ -263,6 +263,18 @@ def test_files_that_the_machine_has_changed_are_conflicts(machine: Machine) -> N
             assert paths == ({"new"} if resolution == "ours" else {"d", "d/old", "file", "new"})
 
 
+def test_a_folder_keeps_its_attributes_on_the_machine_and_gets_new_files(machine: Machine) -> None:
+    with machine.stack.writable("one") as merged:
+        (merged / "d").chmod(0o700)
+        (merged / "d/new").write_text("new")
+    copy_base(machine)
+    (machine.folder / "d").chmod(0o711)
+    with machine.planned("one", since_ns=0) as (_, conflicts, _pairs):
+        assert [one.path for one in conflicts] == ["d"]
+    machine.apply("one", since_ns=0, resolution="ours")
+    assert ((machine.folder / "d").stat().st_mode & 0o777, (machine.folder / "d/new").read_text()) == (0o711, "new")
+
+
 def test_what_an_apply_has_left_is_no_conflict_for_the_next_one_and_after_a_reversal(machine: Machine) -> None:
     copy_base(machine)
     since_ns = max(os.lstat(path).st_ctime_ns for path in machine.folder.rglob("*"))

@@ -100,20 +100,9 @@ class Planner:
         moved = ""  # the last folder of the machine that the session has moved
         for change in found:
             moved = change.path if change.source else moved
-            conflict = _conflict(place, change, pairs, rules)
-            if conflict is None and moved and is_below(change.path, moved) and not rules.is_in_upper(change.path):
-                said = "the session has moved its folder, and would lose it: apply the branch while its session runs"
-                conflict = Conflict(place, change.path, said, can_choose=False)
-            if conflict is not None and conflict.can_choose and rules.resolution == "ours":
-                stays.add(change.path)
-                continue
-            if conflict is not None and conflict.can_choose and rules.resolution == "theirs":
-                self.replaced.append((place, change.path))
-            elif conflict is not None and conflict.can_choose and rules.resolution == "merge":
-                self._merge(conflict, change, rules)
-            elif conflict is not None:
-                self.conflicts.append(conflict)
-            planned.append((change, *self._steps(place, change, pairs.at(change.path))))
+            conflict = _conflict(place, change, pairs, rules) or _loses_source(place, change, moved, rules)
+            if conflict is None or self._is_planned(conflict, change, rules, stays):
+                planned.append((change, *self._steps(place, change, pairs.at(change.path))))
         above = {folder for path in stays for folder in _above(path)}
         for change, removals, puts in planned:
             if change.path in above and removals:  # a folder in which a file stays
@@ -124,12 +113,23 @@ class Planner:
             self._puts += puts
             self.changes.append((place, change))
 
-    def _merge(self, conflict: Conflict, change: Change, rules: Rules) -> None:
-        merged = rules.merge(change) if change.how == "changed" else None
-        if merged is None:
-            self.conflicts.append(conflict._replace(said=f"{conflict.said}, and cannot be merged"))
-        else:
-            self.merged[conflict.place, change.path] = merged
+    def _is_planned(self, conflict: Conflict, change: Change, rules: Rules, stays: set[str]) -> bool:
+        """Whether the change is planned in spite of the conflict. Notes what becomes of it; adds the path to `stays` if
+        the machine's file stays.
+        """
+        if not conflict.can_choose or rules.resolution == "refuse":
+            self.conflicts.append(conflict)
+        elif rules.resolution == "theirs":
+            self.replaced.append((conflict.place, change.path))
+        elif rules.resolution == "merge":
+            merged = rules.merge(change) if change.how == "changed" else None
+            if merged is None:
+                self.conflicts.append(conflict._replace(said=f"{conflict.said}, and cannot be merged"))
+            else:
+                self.merged[conflict.place, change.path] = merged
+        elif change.how != "attributes" or not stat.S_ISDIR(change.wanted.st_mode if change.wanted is not None else 0):
+            stays.add(change.path)  # of a folder only the attributes stay
+        return rules.resolution != "ours" or not conflict.can_choose
 
     def _steps(self, place: int, change: Change, sides: Sides) -> tuple[list[Step], list[Step]]:
         """The removals and the puts of one change. Notes the folders whose attributes or times change."""
@@ -206,6 +206,16 @@ def _conflict(place: int, change: Change, pairs: Pairs, rules: Rules) -> Conflic
     if not is_removed_folder and not _is_seen(change.present, change.path, rules):
         return Conflict(place, change.path, "it was changed on the machine")
     return None
+
+
+def _loses_source(place: int, change: Change, moved: str, rules: Rules) -> Conflict | None:
+    """The conflict if the session shows content of the machine at another path, which the apply would remove. `moved`:
+    the folder of the machine that the session has moved last.
+    """
+    if not moved or not is_below(change.path, moved) or rules.is_in_upper(change.path):
+        return None
+    said = "the session has moved its folder, and would lose it: apply the branch while its session runs"
+    return Conflict(place, change.path, said, can_choose=False)
 
 
 def _is_seen(facts: os.stat_result, path: str, rules: Rules) -> bool:

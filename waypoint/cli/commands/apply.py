@@ -118,8 +118,6 @@ def _fail(client: Client, name: str, found: ApplyFacts, given: Given) -> int:
         note(f"and {found.conflict_count - _MOST_SHOWN} more conflicts")
     said = f"{found.conflict_count} {'conflict' if found.conflict_count == 1 else 'conflicts'}; nothing was changed"
     look = spelled(client.home, "diff", name, "--patch")
-    next_step = (
-        f"see the differences: {look}; then decide with --ours or --theirs, or apply only some files: -- PATH..."
-    )
+    next_step = f"see the differences: {look}; then decide with --ours, --theirs or --merge, or name files: -- PATH..."
     error = Conflicting("apply", name, said, next_step)
     return fail(error, as_json=given.flag("json"), beside=dataclasses.asdict(found))
