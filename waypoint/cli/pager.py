@@ -11,7 +11,7 @@ _LESS = "FRX"  # leave at once if all fits on the screen, pass colours on, do no
 
 @contextlib.contextmanager
 def paged() -> Iterator[None]:
-    """If stdout is a terminal, pass what the `with` block prints through $PAGER (default: less, if there is one)."""
+    """If stdout is a terminal, show the output of the `with` block in $PAGER (default: less, if there is one)."""
     pager = shlex.split(os.environ.get("PAGER", "less"))
     if not os.isatty(1) or not pager or pager == ["cat"]:
         yield

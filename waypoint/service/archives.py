@@ -123,7 +123,7 @@ def _new_names(home: Home, request: ImportRequest, found: Inspected) -> list[str
 
 
 def _check_rights(home: Home, found: Inspected, *, is_shifted: bool) -> None:
-    """Check what the captures ask for, as for the start of a session."""
+    """Check users, bases, binds and networks of the captures, as for the start of a session."""
     for one in found.captures:
         if one.image is None:
             continue

@@ -18,7 +18,7 @@ _NOTHING: Measured = MappingProxyType({})
 
 
 def of_all(names: Reader, captures: Sequence[Capture], sees: MaySee) -> list[CaptureFacts]:
-    """The facts about each of these captures, without what must be measured."""
+    """The facts about each of these captures, without measured sizes."""
     ids = [capture.id for capture in captures]
     found, standings = names.names_of_all(ids), names.standings(ids)
     return [of(capture, found[capture.id], standings[capture.id], sees) for capture in captures]

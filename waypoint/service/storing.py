@@ -1,4 +1,4 @@
-"""Storing captures as images: in the background, some seconds after an operation, or at once for who waits for it.
+"""Storing captures as images: in the background, some seconds after an operation, or at once for `--wait`.
 
 Captures that a name stands for are stored, the oldest first. Those that only an undo needs are not, until they get a
 name: an agent that often goes back makes many of them.
@@ -24,7 +24,7 @@ QUIET_S, LONGEST_S = 5.0, 60.0
 """Storing begins when no operation has come for QUIET_S, and at the latest after LONGEST_S."""
 _BEGIN_AGAIN_S = 0.05
 AGAIN_S = 600.0
-"""A capture that could not be stored is tried again after this time, or when somebody waits for it."""
+"""A capture that could not be stored is tried again after this time, or when a request waits for it."""
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Storing:
         self.lock = threading.Lock()
 
     def later(self) -> None:
-        """Store what is not stored, when there are no operations for a while. Any thread may call this."""
+        """Store the captures that are not stored yet, when there are no operations for a while. Thread-safe."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._schedule)
 
@@ -59,7 +59,7 @@ class Storing:
         await future
 
     def close(self) -> None:
-        """Stop. What is being stored is stored again by the next daemon."""
+        """Stop. The next daemon stores the captures that are not stored yet."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -106,7 +106,7 @@ class Storing:
         return {"captures": count, "new_bytes": new_bytes}
 
     async def _store_one(self, capture: Capture, job: Job) -> int:
-        """Store a capture in a thread, and answer those who wait for it. Returns by how much the store has grown."""
+        """Store a capture in a thread, and answer the requests that wait for it. Returns the bytes that were added."""
         thread = asyncio.ensure_future(asyncio.to_thread(self._store, capture, job))
         try:
             new_bytes = await asyncio.shield(thread)

@@ -1,4 +1,4 @@
-"""Reading what a name stands for: a capture, or a live session, which is captured for as long as it is read."""
+"""Holding the capture of a name. A live session is captured first; that capture is dropped after the reading."""
 
 import asyncio
 import contextlib

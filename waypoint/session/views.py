@@ -1,4 +1,4 @@
-"""Views: read-only mounts, in the daemon's mount namespace, of what a session with a given upper tree sees."""
+"""Views: read-only mounts, in the daemon's mount namespace, of the files of a session with a given upper tree."""
 
 import contextlib
 import errno

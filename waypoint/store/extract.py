@@ -103,7 +103,7 @@ def _fill(reader: Reader, folder: int, entry: TreeEntry, flags: int) -> None:
 
 
 def _make(reader: Reader, folder: int, entry: TreeEntry) -> None:
-    """Make what is no folder."""
+    """Make an entry that is not a folder."""
     name = entry.name
     if entry.type == entries.FILE:
         _fill(reader, folder, entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

@@ -27,7 +27,7 @@ class ImageLayer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an image consists of. `parents`: the ids of the images that it continues; the store need not have them.
+    """The content of an image. `parents`: the ids of the images that it continues; the store need not have them.
     `layers`: by kind. `platform`: what the layers need of a machine. `facts`: the facts of the capture.
     """
 

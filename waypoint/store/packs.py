@@ -37,7 +37,7 @@ class PackRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Directory(NamedTuple):
-    """What a pack says about itself. `digest`: of all bytes before it, and the pack's name."""
+    """The directory of a pack. `digest`: of all bytes before it, and the pack's name."""
 
     rows: list[PackRow]
     size: int

@@ -126,7 +126,7 @@ class _Scan:
                 levels[-1].found.append(entry)
                 fd = _moved(fd, b"..")
                 if not os.path.samestat(os.fstat(fd), levels[-1].facts):
-                    raise OSError(errno.ESTALE, "somebody else has moved a folder while it was being read")
+                    raise OSError(errno.ESTALE, "another process has moved a folder while it was being read")
             return self._put_root(folder, entry)
         finally:
             os.close(fd)

@@ -1,1 +1,1 @@
-"""Captures in the store: work for the store's own process, what the process does, and how the daemon runs it."""
+"""Captures in the store: orders for the store's own process, their execution, and the link to the daemon."""

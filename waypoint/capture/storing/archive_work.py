@@ -1,4 +1,4 @@
-"""What the store's own process does to export and import archives."""
+"""Exporting and importing archives, in the store's own process."""
 
 import contextlib
 import os

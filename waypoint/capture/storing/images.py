@@ -1,4 +1,4 @@
-"""The captures of a home as images in its store: storing, extracting, and removing what the store has, too.
+"""The captures of a home as images in its store: storing them, extracting them, and removing their hot copies.
 
 A capture is *hot* if its files are on disk outside of the store. Its upper tree is made last and removed first, so a
 capture whose tree exists is hot as a whole.
@@ -26,7 +26,7 @@ from waypoint.model.records import Capture, Machine
 from waypoint.records.names import Names
 
 _MAX_JSON_INT = (1 << 53) - 1
-# Of the records of layers: what is measured, or is the name of something on this machine.
+# Fields of the records of layers that are measured, or that name something on this machine.
 _LEFT_OUT = {"files": ("tree",), "processes": ("frozen_us",)}
 
 
@@ -34,7 +34,7 @@ _ANCESTORS = 20
 
 OnProgress = Callable[[int], None]
 Writing = Callable[[], AbstractContextManager[object]]
-"""Makes the pool grow ahead of what is written to it in the `with` block."""
+"""Makes the pool grow in time while the `with` block writes to it."""
 
 
 class Images:
@@ -151,7 +151,7 @@ class _Roots(msgspec.Struct):
 
 
 class _Layers(msgspec.Struct):
-    """What is read of a manifest here (store/manifest.py)."""
+    """The part of a manifest (store/manifest.py) that this module reads."""
 
     layers: dict[str, _Roots]
 

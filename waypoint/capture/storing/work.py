@@ -1,4 +1,4 @@
-"""What the store's own process does for an order."""
+"""Carrying out the orders of the daemon, in the store's own process."""
 
 import contextlib
 import os
@@ -83,7 +83,7 @@ def _ingest(store: Store, order: Ingest, on_progress: OnProgress) -> Ingested:
 
 
 class _CaptureScan:
-    """Stores the folders of a capture. What cannot be read of the earlier image is stored as if there were none."""
+    """Stores the folders of a capture. Parts of the earlier image that cannot be read are ignored."""
 
     def __init__(self, writer: Writer, order: Ingest) -> None:
         self.writer = writer

@@ -76,7 +76,7 @@ class Workers:
             if self._is_closed:
                 raise StateConflict("use", "the store", "the daemon is ending", "try again", code="daemon-stopped")
             worker = self._idle.pop() if self._idle else _start()
-            while worker.poll() is not None:  # somebody has killed it
+            while worker.poll() is not None:  # it was killed
                 _close_pipes(worker)
                 worker = self._idle.pop() if self._idle else _start()
             self._busy.add(worker)

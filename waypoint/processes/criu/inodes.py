@@ -47,7 +47,7 @@ def note(images_fd: int, tree: int, below: Callable[[str], str]) -> None:
 
 
 def parse(content: bytes) -> dict[bytes, int]:
-    """The numbers by path, from the content of INODES. It may come from elsewhere: what is malformed is left out."""
+    """The numbers by path, from the content of INODES. Malformed entries are left out: they may be imported."""
     parts = content.split(b"\0")
     pairs = zip(parts[::2], parts[1::2], strict=False)
     return {path: int(number) for number, path in pairs if number.isdigit() and len(number) < _MAX_DIGITS}

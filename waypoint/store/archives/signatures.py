@@ -1,4 +1,4 @@
-"""Who has made an archive: an Ed25519 signature (RFC 8032) of its manifest's descriptor, in a DSSE envelope.
+"""The signature of an archive: Ed25519 (RFC 8032), of its manifest's descriptor, in a DSSE envelope.
 
 Source: the DSSE protocol 1.0.2 (secure-systems-lab).
 """
@@ -71,7 +71,7 @@ def _is_valid(public: Ed25519PublicKey, signature: bytes, payload: bytes) -> boo
 
 
 def _encoded(payload: bytes) -> bytes:
-    """What is signed: the pre-authentication encoding."""
+    """The signed bytes: the pre-authentication encoding of DSSE."""
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 

@@ -136,7 +136,7 @@ def _sparse_map(rows: list[Row]) -> bytes:
 
 
 class _Sink(io.RawIOBase):
-    """A file that passes what is written on."""
+    """A file that passes written bytes on to a function."""
 
     def __init__(self, *writes: Callable[[bytes], object]) -> None:
         self._writes = writes

@@ -37,7 +37,7 @@ class Weight(NamedTuple):
 
 
 class Weights:
-    """Weighs folders. Raises StoreDamaged if one refers to what is missing, or is not as it says."""
+    """Weighs folders. Raises StoreDamaged if a folder refers to a missing object, or states a wrong size."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
