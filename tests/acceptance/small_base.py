@@ -32,7 +32,7 @@ def picture(folder: Path) -> list[tuple[str, int, int, int]]:
 def _copy_program(folder: Path, name: str) -> None:
     program = shutil.which(name)
     assert program, f"this machine has no {name}"
-    shutil.copy2(Path(program).resolve(), folder / "bin" / name)
+    shutil.copy2(Path(program).resolve(), folder / "bin" / Path(name).name)
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     for word in listed.split():
         if word.startswith("/") and not (folder / word.lstrip("/")).exists():

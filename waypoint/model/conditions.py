@@ -138,6 +138,13 @@ CONDITIONS: dict[str, Condition] = {
         "A restored process does not hold the file lock that it held when it was captured.",
         "Let the program take the lock again.",
     ),
+    "base-files-changed": Condition(
+        "has files of the capture in place of the machine's, which have changed: {subject}",
+        "Files of the base that processes of the capture have open or mapped have changed on the machine (an upgrade, "
+        "another machine). This session, and what is captured in it, has the former versions; programs that it starts "
+        "use them, too. `subject`: up to three of the files, and the number of the others.",
+        "To use the machine's versions, restore without processes: `--tier respawn`.",
+    ),
     "limit-lowered": Condition(
         "{subject}: the hard limit is {detail}: the daemon may not raise it",
         "A hard limit (setrlimit) of the restored processes is lower than before. `detail`: both values.",

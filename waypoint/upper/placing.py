@@ -39,10 +39,12 @@ class _Level(NamedTuple):
     lower: int
 
 
-def place(where: Where, path: str, owner: tuple[int, int], copy: Callable[[int, str], None]) -> None:
+def place(
+    where: Where, path: str, owner: tuple[int, int], copy: Callable[[int, str], None], *, over_base: bool = False
+) -> None:
     """Make `path`, an absolute path in the session that does not exist there, by calling `copy(fd, target)`: `target`
-    is its path below /proc/self/fd/`fd`. Missing folders above it are made, and belong to `owner` (uid, gid). Raises
-    Occupied.
+    is its path below /proc/self/fd/`fd`. Missing folders above it are made, and belong to `owner` (uid, gid).
+    `over_base`: `path` may be a file of the base, which the new one hides. Raises Occupied.
     """
     target = max((one for one in where.overlays if is_below(path, one)), key=len)
     *above, last = os.path.relpath(path, target).split("/")
@@ -54,7 +56,8 @@ def place(where: Where, path: str, owner: tuple[int, int], copy: Callable[[int, 
             level = _enter(held, level, name, owner)
         in_upper, in_lower = _look(level.upper, last), _look(level.lower, last)
         is_removed = in_upper is not None and is_whiteout(in_upper)
-        if (in_upper is not None and not is_removed) or (in_upper is None and in_lower is not None):
+        is_hidden = in_lower is None or (over_base and stat.S_ISREG(in_lower.st_mode))
+        if (in_upper is not None and not is_removed) or (in_upper is None and not is_hidden):
             raise Occupied("it exists in the session")
         if is_removed:
             os.unlink(last, dir_fd=level.upper)

@@ -4,10 +4,12 @@ needs no unpacking. Only the home's owner may read it: the memory of processes c
 ```
 images/       CRIU's images
 terminal/     ring, exec.json and queues of the session's runtime folder
+base/         files of the base that the processes have open or mapped (layers/base_files.py)
 programs.json the manifest of the programs that ran (tiers `live` and `respawn`)
 shm/          the files of the session's /dev/shm; missing if there were none
 attached/     by kind, what the user has attached (layers/attached.py)
 ```
+`<home>/hot/.base/` has a link to each content in the folders `base`.
 """
 
 import contextlib
@@ -21,6 +23,8 @@ from waypoint.linux.storage.deep import remove_path
 from waypoint.model.errors import Failed
 from waypoint.model.paths import spelled
 
+BASE_LISTING = "files.json"
+"""In the folder `base`."""
 _KEPT_LOGS = 20
 _LOG_BYTES = 1 << 20  # the end of a log is kept: CRIU's errors are there, and a detailed log may have many MiB
 _log = logging.getLogger(__name__)
@@ -63,9 +67,25 @@ class Hot:
     def attached(self, capture_id: str, kind: str) -> Path:
         return self.folder / capture_id / "attached" / kind
 
+    def base(self, capture_id: str) -> Path:
+        """The folder for files of the base, which `make` does not make."""
+        return self.folder / capture_id / "base"
+
+    def base_contents(self) -> Path:
+        """The folder with a link to each content in the folders `base`."""
+        folder = self.folder / ".base"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
     def remove(self, capture_id: str) -> None:
+        has_base = self.base(capture_id).exists()
         with contextlib.suppress(OSError):
             remove_path(self.folder / capture_id)
+        if has_base:
+            for content in self.base_contents().iterdir():
+                with contextlib.suppress(OSError):
+                    if content.stat().st_nlink == 1:  # no capture has it any more
+                        content.unlink()
 
     def used_bytes(self, capture_id: str = "") -> int:
         """Return the bytes on disk of the capture's folder, 0 if there is none. With "", of all folders."""

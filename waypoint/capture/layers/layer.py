@@ -160,11 +160,12 @@ class StoredFolder(NamedTuple):
     """A folder of a capture that is stored in its image. `only`: the names in it that are stored; empty: all.
 
     `content`: `session`: an upper tree, without overlayfs's `work` folders; `user`: other files whose times matter;
-    `pages`: CRIU's images; `own`: files of Waypoint.
+    `pages`: CRIU's images; `named`: files whose content never changes under one name (base_files.py); `own`: files of
+    Waypoint.
     """
 
     path: Path
-    content: Literal["session", "user", "pages", "own"] = "own"
+    content: Literal["session", "user", "pages", "named", "own"] = "own"
     only: tuple[str, ...] = ()
 
 

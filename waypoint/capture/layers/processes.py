@@ -1,16 +1,19 @@
 """The layer `processes`: CRIU's images of all tasks of the session, with their memory."""
 
 import contextlib
+import logging
 import os
 import shutil
 import socket
 import struct
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from waypoint.capture.layers import base_files
 from waypoint.capture.layers.files import damaged
 from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, StoredFolder, Taking
 from waypoint.capture.layers.subject import Subject
@@ -35,6 +38,9 @@ from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, On
 from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout
+from waypoint.upper.placing import Where
+
+log = logging.getLogger(__name__)
 
 # CRIU gives up a dump if a task does not stop within this time, in which the session is frozen.
 STOP_S = 5
@@ -42,6 +48,8 @@ STOP_S = 5
 HUNG_S = 7.0
 # Memory that a restore leaves free for the rest of the machine.
 _SPARE_BYTES = 64 << 20
+# The clock of file systems may be behind by some milliseconds.
+_COARSE_NS = 20_000_000
 _READ_AGAIN = 500  # watched files; listing a thousand takes 5 ms
 
 
@@ -58,6 +66,7 @@ class ProcessesPart(Part):
         self._hard_limits: dict[str, int] = {}
         self._removed: tuple[RemovedFolder, ...] = ()
         self._watches: Watches | None = None
+        self._before = 0
         self._table: socket.socket | None = None  # lists the sockets of the session's network
 
     def prepare(self) -> None:
@@ -66,6 +75,7 @@ class ProcessesPart(Part):
         """
         taking = self.taking
         assert taking.criu is not None
+        self._before = time.time_ns() - _COARSE_NS
         images = taking.area.hot.images(taking.capture_id)
         facts = taking.subject.facts
         self._removed = _find_removed(taking.subject)
@@ -151,6 +161,7 @@ class ProcessesPart(Part):
         _note_inodes(images, tree, facts.fixed.overlays)
         for name in ("dump.log", "stats-dump", NAMES):
             (images.parent / name).unlink(missing_ok=True)
+        self._keep_base_files()
         for clocks in images.glob("timens-*.img"):
             clocks.chmod(0o644)  # see `open_for_root_of`
         return ProcessesLayer(
@@ -169,6 +180,14 @@ class ProcessesPart(Part):
             self._open.close()  # CRIU has ended on return
         with contextlib.suppress(OSError):  # the session has ended, and its group is gone
             tcp_repair.end(self.taking.subject.processes())
+
+    def _keep_base_files(self) -> None:
+        """A failure is no reason to lose the capture: then a restore needs the machine's files."""
+        taking = self.taking
+        try:
+            base_files.keep(taking.area, taking.capture_id, taking.subject, self._before)
+        except (OSError, ValueError, Failed) as error:
+            log.warning("capture of %s: files of the base are not kept: %s", taking.subject.facts.branch, error)
 
     def _note_warnings(self) -> None:
         """Note shells within shells and ports of the host's network."""
@@ -299,8 +318,14 @@ class Processes(Layer):
         return found
 
     def make_names(self, area: Area, origin: Capture, tree: str) -> None:
-        """Prepare the upper tree `tree` for `restore`, before it is mounted (processes/criu/linked_files.py)."""
-        with open_folder(area.hot.images(origin.id)) as images_fd, open_folder(area.pool.path(tree)) as tree_fd:
+        """Prepare the upper tree `tree` for `restore`, before it is mounted (processes/criu/linked_files.py,
+        base_files.py).
+        """
+        layer, where = self.of(origin), area.pool.path(tree)
+        base_files.put_differing(
+            area, origin, Where(where, layer.overlays, origin.setting.base), is_shifted=layer.ids.is_shifted
+        )
+        with open_folder(area.hot.images(origin.id)) as images_fd, open_folder(where) as tree_fd:
             linked_files.make_names(images_fd, tree_fd)
 
     def differences(self, area: Area, origin: Capture, pids: Collection[int]) -> list[Difference]:
@@ -317,7 +342,10 @@ class Processes(Layer):
             return comparison.changed_outside(images_fd, folders) if folders else []
 
     def folders(self, area: Area, origin: Capture, kind: str) -> dict[str, StoredFolder]:
-        return {"images": StoredFolder(area.hot.images(origin.id), "pages")}
+        return {
+            "images": StoredFolder(area.hot.images(origin.id), "pages"),
+            "base": StoredFolder(area.hot.base(origin.id), "named"),
+        }
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         found = msgspec.convert(record, ProcessesLayer)
@@ -361,6 +389,7 @@ class Processes(Layer):
                 name = f"{target.folder.name}-restore.log"
                 raise error.moved(area.hot.keep_log(error.log, name, origin.setting.user.uid)) from error
         shutil.rmtree(work)
+        target.lost += base_files.changed_on_machine(area, origin)
 
 
 @contextlib.contextmanager

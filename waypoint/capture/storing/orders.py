@@ -13,7 +13,7 @@ class StoredPart(msgspec.Struct, frozen=True, kw_only=True):
     layer: str
     name: str
     path: str
-    content: Literal["session", "user", "pages", "own"] = "own"
+    content: Literal["session", "user", "pages", "named", "own"] = "own"
     only: list[str] = []
 
 

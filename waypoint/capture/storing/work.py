@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 
+from waypoint.capture.layers.hot import BASE_LISTING
 from waypoint.capture.storing.orders import (
     Check,
     Collect,
@@ -117,6 +118,9 @@ class _CaptureScan:
                 return ScanOptions(earlier, self._changed_files(part.path, earlier), leave_out=work)
             case "pages":
                 return ScanOptions(earlier, cut=PageCuts(part.path, self.writer, earlier), is_timeless=True)
+            case "named":
+                changed = Changed([os.fsencode(BASE_LISTING)]) if earlier is not None else None
+                return ScanOptions(earlier, changed, is_timeless=True)
             case "own":
                 return ScanOptions(earlier, is_timeless=True, only=options.only)
             case "user":

@@ -30,9 +30,11 @@ _IDS = Message({"files": Field(2, "uint32")})
 _DESCRIPTOR = Message({name: Field(number, "uint32") for number, name in enumerate(("id", "flags", "type", "fd"), 1)})
 _REG = Message(
     {
+        "id": Field(1, "uint32"),
         "flags": Field(2, "uint32"),
         "pos": Field(3, "uint64"),
         "name": Field(6, "string"),
+        "size": Field(8, "uint64"),
         "ext": Field(9, "bool"),
         "mode": Field(10, "uint32"),
     }
@@ -62,6 +64,13 @@ _KINDS: Mapping[int, tuple[str, tuple[str, ...]]] = {
 }
 _LEASE = 8  # FL_LEASE in criu/include/file-lock.h
 _MODE = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK
+
+
+class OpenedFile(NamedTuple):
+    """A regular file that is open or mapped. `size`: which a restore requires; None: any."""
+
+    path: str
+    size: int | None
 
 
 class Difference(NamedTuple):
@@ -101,6 +110,17 @@ def differences(images_fd: int, pids: Collection[int]) -> list[Difference]:
             found += _of_descriptor(number, pid, entry, file, links.get(_number(entry["fd"])))
     found += [Difference(number, -1, "no process", procfs.stat(pid).name) for number, pid in restored.items()]
     return found
+
+
+def opened_files(images_fd: int) -> Iterator[OpenedFile]:
+    """The regular files that have a name. Raises OSError; ValueError if an image is malformed."""
+    moved = {_number(decode(REMAP, one).get("orig_id")) for one in read_messages(images_fd, REMAPS, REMAPS_MAGIC)}
+    for file in _files(images_fd):
+        reg = file.get("reg")
+        if isinstance(reg, dict) and not reg.get("ext") and _number(reg.get("id")) not in moved:
+            mode, size = _number(reg.get("mode")), reg.get("size")
+            if stat.S_ISREG(mode):
+                yield OpenedFile(str(reg["name"]), size if isinstance(size, int) else None)
 
 
 def changed_outside(images_fd: int, folders: Collection[str]) -> list[str]:

@@ -1,0 +1,153 @@
+"""Captures of sessions whose base has changed since, as an upgrade of the machine changes it."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.sessions import inside
+from tests.acceptance.small_base import make_base
+from tests.homes import Home, open_home
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+PYTHON = "/usr/bin/python3"
+LEFT_OUT = ("test", "site-packages", "dist-packages", "__pycache__", "idlelib", "tkinter", "ensurepip", "lib2to3")
+COUNTER = """
+import time
+lines = open("/etc/marker")
+lines.read(4)
+n = 0
+while True:
+    n += 1
+    with open("/tmp/n", "w") as file:
+        file.write(f"{n} {lines.read()}")
+    lines.seek(4)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def own_home() -> Iterator[Home]:
+    with open_home() as home:
+        yield home
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    folder.chmod(0o755)
+    make_base(folder, PYTHON)
+    ask = [PYTHON, "-c", "import os; print(os.path.dirname(os.__file__))"]
+    library = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    shutil.copytree(library, folder / library[1:], ignore=shutil.ignore_patterns(*LEFT_OUT, "config-*"))
+    return folder
+
+
+def count(home: Home, branch: str) -> tuple[int, str]:
+    """The number that the counting program of the session has reached, and what it reads of /etc/marker."""
+
+    def read() -> tuple[int, str]:
+        found = inside(home, branch, "cat /tmp/n 2>/dev/null || :").split(maxsplit=1)
+        return (int(found[0]), found[1].strip()) if len(found) == 2 else (0, "")
+
+    before = read()[0]
+    wait_until(lambda: read()[0] > before, "the program goes on")
+    return read()
+
+
+def replace(path: Path, content: bytes) -> None:
+    """As dpkg does it."""
+    (path.parent / "new").write_bytes(content)
+    os.rename(path.parent / "new", path)
+
+
+def test_processes_continue_on_a_changed_base(own_home: Home, base: Path) -> None:
+    home = own_home
+    home.must("shell", "-d", "counts", "--base", str(base), "--user", "root")
+    inside(home, "counts", f"cat >/root/count.py <<'END'\n{COUNTER}END")
+    inside(home, "counts", "X=before; python3 /root/count.py >/dev/null 2>&1 &")
+    reached, read = count(home, "counts")
+    assert read == "small base"
+    home.must("checkpoint", "old", "-b", "counts", "--wait")
+    changed = [base / "bin/bash", base / "bin/python3", *base.rglob("libc.so.6"), base / "etc/marker"]
+    for file in changed:
+        replace(file, b"of a later version\n")
+    home.must("stop", "counts")
+
+    for kind in ("hot", "stored"):
+        if kind == "stored":
+            home.must("evict", "old")
+        made = home.must("restore", "old", "--new", kind, "--tier", "live", "--json").json()
+        (condition,) = (one for one in made["degraded"] if one["code"] == "base-files-changed")
+        assert condition["subject"].startswith("/bin/bash, /bin/python3, ")
+        there, read = count(home, kind)
+        assert (there > reached, read) == (True, "small base")
+        assert inside(home, kind, "echo $X; cat /etc/marker") == "before\nthe small base\n"
+        home.must("fork", kind, f"copy-of-{kind}")
+        assert count(home, f"copy-of-{kind}")[0] > there
+        home.must("stop", "--all")
+    assert {file.read_bytes() for file in changed} == {b"of a later version\n"}
+    assert home.must("verify", "--read-data").stdout.startswith("no damage")
+
+
+def test_a_capture_without_these_files_or_with_hostile_ones_is_refused(own_home: Home, base: Path) -> None:
+    home = own_home
+    folder = home.path / "hot" / home.must("show", "old", "--json").json()["capture"] / "base"
+    listing = json.loads((folder / "files.json").read_text())
+    first = listing["files"][0]
+    outside = base.parent / "outside"
+    outside.write_text("a secret")
+    content = folder / first["content"]
+    os.link(content, folder / "kept")
+
+    def restore() -> tuple[int, str]:
+        done = home.cli("restore", "old", "--new", "refused", "--tier", "live", "--json")
+        return done.code, done.json()["error"]["code"]
+
+    hostile = [
+        {"path": "/../outside"},
+        {"path": "/tmp/../../outside"},
+        {"path": "outside"},
+        {"path": "//outside"},
+        {"content": "../programs.json"},
+        {"mode": 0o104755},
+        {"size": first["size"] + 1},
+    ]
+    for change in hostile:
+        (folder / "files.json").write_text(json.dumps({**listing, "files": [{**first, **change}]}))
+        assert restore() == (10, "store-damaged"), change
+    (folder / "files.json").write_text(json.dumps(listing))
+    for make in (lambda: content.symlink_to(outside), lambda: os.mkfifo(content), lambda: os.mknod(content, 0o20600)):
+        content.unlink()
+        make()
+        assert restore() == (10, "store-damaged")
+    content.unlink()
+    shutil.move(folder / "kept", content)
+    shutil.move(folder, folder.parent / "away")
+    assert restore() == (5, "criu-program-changed")
+    shutil.move(folder.parent / "away", folder)
+    home.must("restore", "old", "--new", "accepted", "--tier", "live")
+    home.must("stop", "--all")
+
+
+def test_contents_are_on_disk_once_and_go_with_the_last_capture(own_home: Home) -> None:
+    home = own_home
+    home.must("shell", "-d", "on-the-machine")
+    for name in ("first", "second"):
+        home.must("checkpoint", name, "-b", "on-the-machine")
+    contents = home.path / "hot/.base"
+    capture = home.must("show", "second", "--json").json()["capture"]
+    listing = json.loads((home.path / "hot" / capture / "base/files.json").read_text())
+    assert {file["path"] for file in listing["files"]} >= {str(Path("/bin/bash").resolve())}
+    assert listing["left_out"] == {}
+    assert {(contents / file["content"]).stat().st_nlink for file in listing["files"]} == {3}
+    home.must("stop", "--all")
+    home.must("rm", "first", "second", "on-the-machine")
+    home.must("gc", "--keep-operations", "0s")
+    assert not {file["content"] for file in listing["files"]} & {path.name for path in contents.iterdir()}
