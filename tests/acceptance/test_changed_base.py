@@ -110,7 +110,7 @@ def test_a_capture_without_these_files_or_with_hostile_ones_is_refused(own_home:
         done = home.cli("restore", "old", "--new", "refused", "--tier", "live", "--json")
         return done.code, done.json()["error"]["code"]
 
-    hostile = [
+    hostile: list[dict[str, object]] = [
         {"path": "/../outside"},
         {"path": "/tmp/../../outside"},
         {"path": "outside"},

@@ -24,6 +24,7 @@ MAY_JOIN = {
     ): "a mount point of the machine's",
     ("waypoint/launch/ground/skeleton.py", "Path(base) / target.lstrip('/')"): "a mount point of the machine's",
     ("waypoint/capture/layers/processes.py", "f'{base}{target}'"): "a mount point of the machine's",
+    ("waypoint/capture/layers/base_files.py", "f'{base}{target}'"): "a mount point of the machine's",
     ("waypoint/launch/externals.py", "os.path.isdir(item.source)"): "a bind that has become a link is refused later",
     ("waypoint/session/birth/setting.py", "os.path.isdir(base)"): "the base itself, which the caller named",
 }

@@ -100,8 +100,11 @@ def differing(area: Area, origin: Capture) -> list[BaseFile]:
     """The kept files of which the machine now has another version, by size, time and mode, or none. Raises
     StoreDamaged.
     """
-    base = origin.setting.base.rstrip("/")
-    return [file for file in _load(area, origin).files if not _is_same(f"{base}{file.path}", file)]
+    kept = _load(area, origin).files
+    if not kept:
+        return []
+    with open_folder(origin.setting.base) as base:
+        return [file for file in kept if not _is_same(base, file)]
 
 
 def put_differing(area: Area, origin: Capture, where: Where, *, is_shifted: bool) -> None:
@@ -275,9 +278,10 @@ def _load(area: Area, origin: Capture) -> BaseFiles:
     return found
 
 
-def _is_same(path: str, file: BaseFile) -> bool:
+def _is_same(base: int, file: BaseFile) -> bool:
     try:
-        facts = os.stat(path, follow_symlinks=False)
+        with beneath.opened(base, file.path) as fd:
+            facts = os.fstat(fd)
     except OSError:
         return False
     now = facts.st_mode, facts.st_size, max(0, facts.st_mtime_ns)
