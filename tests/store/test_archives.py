@@ -279,7 +279,7 @@ def make_keys(folder: Path, name: str) -> tuple[Path, Path]:
 def test_only_the_required_signature_is_accepted(store: Store, tmp_path: Path) -> None:
     private, public = make_keys(tmp_path, "key")
     _, another = make_keys(tmp_path, "another")
-    image = _add_capture(store, tmp_path)
+    image = add_capture(store, tmp_path)
     export(store, tmp_path / "signed", [image], key=str(private))
     export(store, tmp_path / "unsigned", [image])
     inspect(store, tmp_path / "signed")
@@ -302,7 +302,7 @@ def test_only_the_required_signature_is_accepted(store: Store, tmp_path: Path) -
 # --- what is exported
 
 
-def _add_capture(store: Store, folder: Path) -> str:
+def add_capture(store: Store, folder: Path) -> str:
     """Add an image of a session's files."""
     upper = folder / "tree/m0/upper"
     upper.mkdir(parents=True)
@@ -328,7 +328,7 @@ def _add_capture(store: Store, folder: Path) -> str:
 
 
 def test_other_tools_can_read_the_layout_and_the_files(store: Store, tmp_path: Path) -> None:
-    image = _add_capture(store, tmp_path)
+    image = add_capture(store, tmp_path)
     made = export(store, tmp_path / "archive", [image])
     with tarfile.open(tmp_path / "archive") as tar:
         content = {one.name: (tar.extractfile(one) or io.BytesIO()).read() for one in tar}
@@ -361,7 +361,7 @@ def test_other_tools_can_read_the_layout_and_the_files(store: Store, tmp_path: P
 
 
 def test_an_archive_has_what_its_images_need_also_differences(store: Store, tmp_path: Path) -> None:
-    image = _add_capture(store, tmp_path)
+    image = add_capture(store, tmp_path)
     base = os.urandom(100_000)
     with store.writing() as writer:
         first = writer.put(Kind.DATA, base)
@@ -387,7 +387,7 @@ def test_an_archive_has_what_its_images_need_also_differences(store: Store, tmp_
 def test_an_import_that_is_killed_leaves_no_image_and_a_gc_removes_the_rest(
     store: Store, tmp_path: Path, step: Step
 ) -> None:
-    export(store, tmp_path / "archive", [_add_capture(store, tmp_path)])
+    export(store, tmp_path / "archive", [add_capture(store, tmp_path)])
     path, found = tmp_path / "archive", inspect(store, tmp_path / "archive")
     other = make_store(str(tmp_path / "other"))
     pid = os.fork()

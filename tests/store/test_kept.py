@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.stores import take_out
+from waypoint.store import locking
 from waypoint.store.store import Store
 from waypoint.store.upkeep import verify
 
@@ -14,11 +15,25 @@ KEPT = Path(__file__).parent / "kept"
 IMAGE = "d7fdcfab6748e5a13e7ba95d31d227e766be900616e99d87319b49d3cc40a60a"
 
 
+PASSPHRASE = "kept for ever \u00e9".encode()
+
+
+def kept_store(name: str, path: Path) -> Store:
+    shutil.copytree(KEPT / name.removesuffix("-passphrase"), path)
+    (path / "tmp").mkdir()
+    if name == "format-1":
+        return Store(str(path))
+    secret = (KEPT / "encrypted-1.key").read_bytes()
+    if name.endswith("passphrase"):
+        shutil.copy(KEPT / "encrypted-1-passphrase.json", path / "config.json")
+        secret = PASSPHRASE
+    return Store(str(path), locking.unlock(str(path), secret))
+
+
 @pytest.mark.privileged
-def test_a_store_of_format_1_is_read(tmp_path: Path) -> None:
-    shutil.copytree(KEPT / "format-1", tmp_path / "store")
-    (tmp_path / "store/tmp").mkdir()
-    store = Store(str(tmp_path / "store"))
+@pytest.mark.parametrize("name", ["format-1", "format-1-encrypted", "format-1-encrypted-passphrase"])
+def test_a_store_of_format_1_is_read(tmp_path: Path, name: str) -> None:
+    store = kept_store(name, tmp_path / "store")
     assert verify(store, read_data=True) == []
     manifest = store.read_image(IMAGE)
     assert manifest.parents == [one for one in store.image_ids() if one != IMAGE]

@@ -320,6 +320,20 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "not-undoable": ErrorCode(4, "This operation cannot be undone, for the given reason.", "`waypoint op log`"),
     "processes-would-be-lost": ErrorCode(4, "Processes would be lost.", "Agree to that: `--lose-processes`."),
     "store-busy": ErrorCode(4, "Another process writes to the store of images.", "Try again later."),
+    "store-locked": ErrorCode(
+        4,
+        "The store of images is encrypted, and the daemon lacks its key. Sessions, and captures outside of the store, "
+        "work.",
+        "Put the key file back, or give the daemon the passphrase.",
+    ),
+    "wrong-key": ErrorCode(
+        4, "The key file or passphrase is not that of the store.", "Use the one that `setup --encrypt` was given."
+    ),
+    "store-not-empty": ErrorCode(
+        4,
+        "The store has content that is not encrypted.",
+        "Remove all names, then `waypoint gc`; or set up another home.",
+    ),
     "conflicts": ErrorCode(
         6,
         "The machine's files were changed since the session has seen them, or cannot be replaced.",
@@ -343,6 +357,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
         "Close it before the checkpoint.",
     ),
     "store-damaged": ErrorCode(10, "Stored data differs from what Waypoint wrote.", ""),
+    "not-encrypted": ErrorCode(
+        10,
+        "The home is encrypted, and its store is not: somebody has replaced config.json.",
+        "Put the store back from a backup.",
+    ),
     "archive-refused": ErrorCode(
         10, "An archive is damaged, incomplete, or not as Waypoint writes it; nothing was imported.", "Export it again."
     ),

@@ -6,10 +6,10 @@ SQLite in WAL mode without fsync at each commit: after a power loss the index ma
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from waypoint.store.packs import HEADER_BYTES, BadPack, Directory, PackRow
+from waypoint.store.packs import BadPack, Directory
 
 _FORMAT = 1
 _PATIENCE_S = 60.0
@@ -76,18 +76,15 @@ class Index:
         query = "SELECT base FROM objects WHERE address = ? AND base NOTNULL"
         return {base for one in addresses for (base,) in self._db.execute(query, (one,))}
 
-    def add(self, name: str, size: int, rows: Sequence[PackRow]) -> None:
-        """Add a pack. An object that another pack has too is read from there."""
-        with self._transaction():
-            self._add(name, size, rows)
-
-    def replace(self, new: tuple[str, int, Sequence[PackRow]] | None, old: Collection[str]) -> None:
-        """Add the pack `new`, which has all needed objects of the packs `old`, and remove these from the index."""
+    def replace(self, new: Directory | None, old: Collection[str]) -> None:
+        """Add the pack `new`, which has all needed objects of the packs `old`, and remove these from the index. An
+        object of `new` that another pack has too is read from there.
+        """
         with self._transaction():
             for name in old:
                 self._forget(name)
             if new is not None:
-                self._add(*new)
+                self._add(new.digest.hex(), new)
 
     def shrink(self) -> None:
         """Give back the space of removed rows, if that is most of the file."""
@@ -127,7 +124,7 @@ class Index:
                 self._db.execute("DELETE FROM objects")
                 self._db.execute("DELETE FROM packs")
             for name, directory in found:
-                self._add(name, directory.size, directory.rows)
+                self._add(name, directory)
             if rebuild or bad:
                 self._forget_without_base()
         return bad
@@ -136,12 +133,12 @@ class Index:
         """Remove objects whose base is missing: they cannot be read, also if the base is stored again as a DELTA."""
         self._db.execute("DELETE FROM objects WHERE base NOTNULL AND base NOT IN (SELECT address FROM objects)")
 
-    def _add(self, name: str, size: int, rows: Sequence[PackRow]) -> None:
-        number = self._db.execute("INSERT INTO packs (name, size) VALUES (?, ?)", (name, size)).lastrowid
-        values, offset = [], HEADER_BYTES
-        for row in rows:
-            values.append((row.address, row.kind, row.codec, number, offset, row.stored, row.length, row.base))
-            offset += row.stored
+    def _add(self, name: str, pack: Directory) -> None:
+        number = self._db.execute("INSERT INTO packs (name, size) VALUES (?, ?)", (name, pack.size)).lastrowid
+        values = [
+            (row.address, row.kind, row.codec, number, offset, row.stored, row.length, row.base)
+            for row, offset in pack.placed()
+        ]
         self._db.executemany("INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def _forget(self, name: str) -> None:

@@ -66,6 +66,10 @@ class CannotDecode(Exception):
     """A payload does not have the content that the directory of its pack describes."""
 
 
+class CannotOpen(CannotDecode):
+    """Sealed bytes were changed or moved to another place, or were sealed with another key."""
+
+
 def encode(content: bytes) -> Encoded:
     """Encode as ZSTD, or as RAW if that is not much longer."""
     if len(content) > _MIN_COMPRESSED:

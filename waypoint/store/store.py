@@ -1,7 +1,7 @@
 """One store: its folder, who may write, reading and adding objects and images.
 
 ```
-config.json    id of the store, key of the addresses
+config.json    id of the store, key of the addresses or, encrypted, the locked master key (config.py)
 packs/         objects; index.db leads to them
 images/        one manifest each
 tmp/           what the present writer has begun
@@ -18,9 +18,7 @@ import os
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Annotated
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from waypoint.linux.storage import files
 from waypoint.linux.storage.deep import remove_path
@@ -35,12 +33,14 @@ from waypoint.model.errors import (
     of_machine,
 )
 from waypoint.model.ids import new_id
+from waypoint.store import config
 from waypoint.store import manifest as manifests
 from waypoint.store.index import Index, Location
 from waypoint.store.manifest import ANOTHER, Manifest
 from waypoint.store.objects import (
     MAX_OBJECT_BYTES,
     CannotDecode,
+    CannotOpen,
     Codec,
     Kind,
     address_of,
@@ -49,17 +49,18 @@ from waypoint.store.objects import (
     encode,
     encode_near,
 )
-from waypoint.store.packs import PackRow, PackWriter, read_directory
+from waypoint.store.packs import BadPack, Directory, OpenPack, PackRow, PackWriter, open_pack, read_directory
 from waypoint.store.steps import Step, reached
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from waypoint.store.encryption import MasterKey
+
 PACK_BYTES = 24 << 20
 """A pack ends when it is this long, so it has at most 40 MiB."""
 _PACK_OBJECTS = 1 << 16
 _OPEN_PACKS = 32
 _MIN_DELTA = 256
 _ID_DIGITS = 64
-_FROM_BACKUP = "replace config.json by a copy from a backup: nothing else has the key of the store"
 _FOLDERS = ("packs", "images", "tmp")
 _NEXT_STEPS = {
     errno.ENOSPC: MAKE_ROOM,
@@ -69,40 +70,33 @@ _NEXT_STEPS = {
 }
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
-Key = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-
-
-class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of config.json. `key`: of the addresses, in hex. `id`: made from the key."""
-
-    format: int
-    id: str
-    key: Key
-
 
 class Store:
     """One store. Several processes may use it; of one process, one thread."""
 
-    def __init__(self, path: str) -> None:
-        """Open the store at `path`. Raises FileNotFoundError if there is none, StoreDamaged."""
+    def __init__(self, path: str, master: bytes | None = None) -> None:
+        """Open the store at `path`. `master`: the key of an encrypted store. Raises FileNotFoundError if there is no
+        store, StoreDamaged, StateConflict if the key is missing or wrong.
+        """
         self.path = path
-        try:
-            with open(f"{path}/config.json", "rb") as file:
-                content = file.read()
-        except FileNotFoundError as error:
-            if not _has_content(path):
-                raise
-            raise StoreDamaged("open", f"store {path}", "config.json is missing", _FROM_BACKUP) from error
-        try:
-            self.config = msgspec.json.decode(content, type=StoreConfig)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise StoreDamaged("open", f"store {path}", f"config.json: {error}", _FROM_BACKUP) from error
-        if self.config.format != FORMAT:
-            said = f"its format is {self.config.format}; this version of Waypoint reads {FORMAT}"
-            raise StoreDamaged("open", f"store {path}", said, "use the version of Waypoint that has made it")
-        self.key = bytes.fromhex(self.config.key)
-        if self.config.id != _id_of(self.key):  # with another key, every object would seem to be missing
-            raise StoreDamaged("open", f"store {path}", "config.json: the key is not that of the id", _FROM_BACKUP)
+        self.config = config.read(path)
+        self.master: MasterKey | None = None
+        if self.config.encryption is None:
+            if master is not None:  # another config.json would make the store accept anybody's packs
+                raise StoreDamaged("open", f"store {path}", config.PLAIN, config.FROM_BACKUP, code="not-encrypted")
+            self.key = bytes.fromhex(self.config.key or "")
+            if self.config.id != config.id_of(self.key):  # with another key, every object would seem to be missing
+                raise config.damaged(path, "config.json: the key is not that of the id")
+            return
+        if master is None:
+            said = "it is encrypted, and its key is missing"
+            raise StateConflict("open", f"store {path}", said, "waypoint setup --unlock", code="store-locked")
+        from waypoint.store import encryption  # which loads more
+
+        self.master = encryption.MasterKey(master)
+        self.key = self.master.addresses()
+        if self.config.id != config.id_of(self.key):
+            raise config.wrong_key(path)
 
     @contextlib.contextmanager
     def reading(self) -> "Iterator[Reader]":
@@ -142,9 +136,12 @@ class Store:
     def read_manifest(self, image_id: str) -> bytes:
         try:
             with open(f"{self.path}/images/{image_id}", "rb") as file:
-                return file.read(manifests.MAX_BYTES + 1)
+                content = file.read(manifests.MAX_BYTES + 1024)
+            return content if self.master is None else self.master.open_file(content, image_id.encode())
         except FileNotFoundError as error:
             raise UnknownName("read", f"image {image_id[:12]}", "the store does not have it") from error
+        except CannotOpen as error:
+            raise manifests.damaged(image_id, f"its manifest cannot be opened: {error}") from error
 
     def pack(self, name: str) -> str:
         """The path of a pack."""
@@ -168,7 +165,11 @@ class Store:
 
     def catch_up(self, index: Index, *, rebuild: bool = False) -> dict[str, str]:
         """Make the index that of the packs on disk. Returns why packs cannot be read, by name."""
-        return index.catch_up(self.pack_names(), lambda name: read_directory(self.pack(name)), rebuild=rebuild)
+        return index.catch_up(self.pack_names(), self.read_directory, rebuild=rebuild)
+
+    def read_directory(self, pack: str) -> Directory:
+        """Raises BadPack, OSError."""
+        return read_directory(self.pack(pack), is_sealed=self.master is not None)
 
     def _index(self) -> Index:
         """Open the index for reading. While another process writes, that one keeps the index complete."""
@@ -215,11 +216,11 @@ class Reader:
         self.store = store
         self.index = index
         self._key = store.key
-        self._packs: OrderedDict[str, int] = OrderedDict()
+        self._packs: OrderedDict[str, OpenPack] = OrderedDict()
 
     def close(self) -> None:
         while self._packs:
-            os.close(self._packs.popitem()[1])
+            os.close(self._packs.popitem()[1].fd)
 
     def has(self, digest: bytes) -> bool:
         return self.find(address_of(digest, self._key)) is not None
@@ -239,11 +240,10 @@ class Reader:
         self._read(address, None)
 
     def payload(self, address: bytes) -> tuple[PackRow, bytes]:
-        """Return an object as it is stored, to be copied to another pack. Checked: raises StoreDamaged."""
+        """Return an object with its payload, opened, to be copied to another pack. Checked: raises StoreDamaged."""
         self._read(address, None)
         found = self._found(address)
-        row = PackRow(address, found.kind, found.codec, found.stored, found.length, found.base)
-        return row, self._payload(address, found)
+        return _row(address, found), self._payload(address, found)
 
     def _found(self, address: bytes) -> Location:
         found = self.find(address)
@@ -274,7 +274,9 @@ class Reader:
 
     def _payload(self, address: bytes, found: Location) -> bytes:
         try:
-            payload = os.pread(self._open(found.pack), found.stored, found.offset)
+            payload = self._pack_of(found).read(_row(address, found), found.offset)
+        except BadPack as error:
+            raise damaged(address, f"its pack {found.pack[:16]}: {error}") from error
         except FileNotFoundError as error:
             again = self.find(address)
             if again is None or again.pack == found.pack:
@@ -288,15 +290,16 @@ class Reader:
             raise damaged(address, f"its pack {found.pack[:16]} is too short")
         return payload
 
-    def _open(self, pack: str) -> int:
-        if pack in self._packs:
-            self._packs.move_to_end(pack)
-            return self._packs[pack]
-        fd = os.open(self.store.pack(pack), os.O_RDONLY | os.O_CLOEXEC)
+    def _pack_of(self, found: Location) -> OpenPack:
+        pack = self._packs.get(found.pack)
+        if pack is not None:
+            self._packs.move_to_end(found.pack)
+            return pack
+        pack = open_pack(self.store.pack(found.pack), self.store.master)
         if len(self._packs) >= _OPEN_PACKS:
-            os.close(self._packs.popitem(last=False)[1])
-        self._packs[pack] = fd
-        return fd
+            os.close(self._packs.popitem(last=False)[1].fd)
+        self._packs[found.pack] = pack
+        return pack
 
 
 class Writer(Reader):
@@ -338,7 +341,8 @@ class Writer(Reader):
     def copy(self, row: PackRow, payload: bytes) -> None:
         """Add an encoded object to the present pack, which does not end by itself."""
         if self._pack is None:
-            self._pack = PackWriter(f"{self.store.path}/tmp/{new_id()}")
+            master = self.store.master
+            self._pack = PackWriter(f"{self.store.path}/tmp/{new_id()}", master.new_seal() if master else None)
         offset = self._pack.add(row, payload)
         self._in_pack[row.address] = Location(row.kind, row.codec, "", offset, row.stored, row.length, row.base)
         self.new_bytes += row.stored
@@ -355,8 +359,9 @@ class Writer(Reader):
         if len(content) > manifests.MAX_BYTES:
             raise ValueError(f"a manifest of {len(content)} bytes")
         self.commit()
-        image_id = manifests.id_of(content)
-        files.publish(f"{self.store.path}/images/{image_id}", content)
+        image_id, master = manifests.id_of(content), self.store.master
+        stored = master.seal_file(content, image_id.encode()) if master is not None else content
+        files.publish(f"{self.store.path}/images/{image_id}", stored)
         reached(Step.IMAGE_WRITTEN)
         return image_id
 
@@ -386,15 +391,16 @@ class Writer(Reader):
             return ""
         pack, self._pack = self._pack, None
         try:
-            name = pack.finish()
+            directory = pack.finish()
         finally:
             pack.abandon()
+        name = directory.digest.hex()
         reached(Step.PACK_WRITTEN)
         os.rename(pack.path, self.store.pack(name))
         reached(Step.PACK_NAMED if replacing is None else Step.COPIED)
         if old:  # their files are removed next
             files.sync_folder(f"{self.store.path}/packs")
-        self.index.replace((name, pack.size, pack.rows), old)
+        self.index.replace(directory, old)
         reached(Step.INDEXED if replacing is None else Step.REPLACED)
         self._in_pack.clear()
         return name
@@ -418,10 +424,10 @@ class Writer(Reader):
         except StoreDamaged:  # not needed here; `verify` reports it
             return None
 
-    def _payload(self, address: bytes, found: Location) -> bytes:
+    def _pack_of(self, found: Location) -> OpenPack:
         if found.pack == "" and self._pack is not None:
-            return self._pack.read(found.offset, found.stored)
-        return super()._payload(address, found)
+            return self._pack.opened()
+        return super()._pack_of(found)
 
 
 def make_store(path: str) -> Store:
@@ -429,27 +435,28 @@ def make_store(path: str) -> Store:
 
     If another process makes it at the same time, open that one.
     """
-    files.make_folder(path, 0o700)
-    for name in _FOLDERS:
-        files.make_folder(f"{path}/{name}", 0o700)
     key = os.urandom(32)
-    config = StoreConfig(format=FORMAT, id=_id_of(key), key=key.hex())
-    lock = files.lock(f"{path}/lock", wait=True)
-    try:
+    with making(path):
         if not os.path.exists(f"{path}/config.json"):
-            files.publish(f"{path}/config.json", msgspec.json.format(msgspec.json.encode(config), indent=1))
-    finally:
-        os.close(lock)
+            config.publish(path, config.StoreConfig(format=config.FORMAT, id=config.id_of(key), key=key.hex()))
     return Store(path)
 
 
-def _has_content(path: str) -> bool:
-    """Whether the store has packs or images, which another key would make useless."""
-    return any(os.path.isdir(f"{path}/{name}") and os.listdir(f"{path}/{name}") for name in ("packs", "images"))
+@contextlib.contextmanager
+def making(path: str) -> Iterator[None]:
+    """Make the folders of a store; for the `with` block, nobody else makes or writes to a store at `path`."""
+    files.make_folder(path, 0o700)
+    for name in _FOLDERS:
+        files.make_folder(f"{path}/{name}", 0o700)
+    lock = files.lock(f"{path}/lock", wait=True)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
-def _id_of(key: bytes) -> str:
-    return digest_of(Kind.DATA, key).hex()[:32]
+def _row(address: bytes, found: Location) -> PackRow:
+    return PackRow(address, found.kind, found.codec, found.stored, found.length, found.base)
 
 
 def damaged(address: bytes, said: str, next_step: str = ANOTHER) -> StoreDamaged:

@@ -10,7 +10,7 @@ from waypoint.model.errors import StoreDamaged, UnknownName, WaypointError
 from waypoint.store import trees
 from waypoint.store.index import Location
 from waypoint.store.objects import Kind
-from waypoint.store.packs import BadPack, compute_digest, read_directory
+from waypoint.store.packs import BadPack, compute_digest
 from waypoint.store.store import PACK_BYTES, Reader, Store, Writer
 
 _KEPT_SHARE = 0.75
@@ -62,7 +62,7 @@ def verify(store: Store, *, read_data: bool) -> list[Damage]:
 def _pack_problems(store: Store, name: str, size: int, *, read_data: bool) -> Iterator[str]:
     path = store.pack(name)
     try:
-        directory = read_directory(path)
+        directory = store.read_directory(name)
         if directory.size != size or directory.digest.hex() != name:
             yield f"{path}: its size or its digest is another one than was written"
         elif read_data and compute_digest(path) != directory.digest:

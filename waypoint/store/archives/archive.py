@@ -27,7 +27,7 @@ from waypoint.store.archives.layout import (
 from waypoint.store.index import Location
 from waypoint.store.manifest import Manifest
 from waypoint.store.objects import Codec, Kind, address_of, decode, digest_of
-from waypoint.store.packs import HEADER_BYTES, BadPack, PackRow, PackWriter, read_directory_at
+from waypoint.store.packs import BadPack, PackRow, PackWriter, read_directory_at
 from waypoint.store.store import PACK_BYTES, Reader, Writer
 
 PACK_TYPE = "application/vnd.waypoint.pack.v1"
@@ -188,14 +188,12 @@ class Archive(Reader):
     def _add_pack(self, one: Descriptor, max_bytes: int) -> None:
         place, size = self._layout.extent(one)
         self._places[one.digest] = place
-        offset = HEADER_BYTES
-        for row in read_directory_at(self._layout.fd, place, size).rows:
+        for row, offset in read_directory_at(self._layout.fd, place, size, is_sealed=False).placed():
             if row.address in self._objects:
                 raise BadPack("it has an object twice")
             self._objects[row.address] = Location(
                 row.kind, row.codec, one.digest, offset, row.stored, row.length, row.base
             )
-            offset += row.stored
             self._size += row.length
         if len(self._objects) > _MAX_OBJECTS:
             raise BadPack(f"it has more than {_MAX_OBJECTS} objects")

@@ -1,0 +1,46 @@
+"""Making an encrypted store, and unlocking its master key."""
+
+import os
+
+from waypoint.model.errors import StateConflict, StoreDamaged
+from waypoint.store import config, encryption, index
+from waypoint.store.config import StoreConfig
+from waypoint.store.encryption import MasterKey, Secret
+from waypoint.store.objects import CannotOpen
+from waypoint.store.store import making
+
+
+def make_encrypted(path: str, secret: Secret) -> bytes:
+    """Make an encrypted store whose master key `secret` locks, in place of a store without content; return this key.
+
+    If the store is encrypted already, only unlock it. Raises StateConflict if it has content that is not encrypted, or
+    if `secret` is wrong.
+    """
+    with making(path):
+        if os.path.exists(f"{path}/config.json") and config.read(path).encryption is not None:
+            return unlock(path, secret.value)
+        if config.has_content(path):
+            next_step = "remove all names and run 'waypoint gc --keep-operations 0s', or set up another home"
+            raise StateConflict("encrypt", f"store {path}", "it has content", next_step, code="store-not-empty")
+        index.remove(f"{path}/index.db")
+        master = MasterKey(os.urandom(encryption.KEY_BYTES))
+        locked = encryption.lock(master, secret)
+        made = StoreConfig(format=config.FORMAT, id=config.id_of(master.addresses()), encryption=locked)
+        config.publish(path, made)
+        return master.secret
+
+
+def unlock(path: str, value: bytes) -> bytes:
+    """The master key of the encrypted store at `path`. `value`: the content of its key file, or its passphrase. Raises
+    StateConflict if it is wrong. Takes a third of a second for a passphrase.
+    """
+    found = config.read(path)
+    if found.encryption is None:
+        raise StoreDamaged("unlock", f"store {path}", config.PLAIN, config.FROM_BACKUP, code="not-encrypted")
+    try:
+        master = encryption.unlock(found.encryption, value)
+    except CannotOpen as error:
+        raise config.wrong_key(path) from error
+    if config.id_of(master.addresses()) != found.id:
+        raise config.damaged(path, "config.json: its id is not that of its key")
+    return master.secret
