@@ -1,5 +1,6 @@
 """`checkpoint --attach`, `layer list`, `layer get`, and `--attach-at` of `restore` and `fork`."""
 
+import json
 import os
 from pathlib import Path
 
@@ -101,3 +102,44 @@ def test_wrong_attachments_are_refused_and_nothing_happens(
                 assert (done.code, said in done.stderr) == (code, True), done
     assert home.must("log", "--all", "--json").json() == before
     assert home.cli("show", new).code == 2
+
+
+def test_a_layer_is_attached_to_a_capture_that_exists(home: Home, branch: str, attached: str, tmp_path: Path) -> None:
+    """Also to one that is in the store only, and to the tip of a live branch; undo moves the name back."""
+    home.must("evict", attached)
+    before = home.must("show", attached, "--json").json()
+    (tmp_path / "trace").write_text("more\n")
+    made = home.must("layer", "attach", attached, f"trace={tmp_path}/trace", "--wait", "--json").json()
+    assert (made["parent"], made["durable"], made["size_bytes"]) == (before["capture"], True, 5)
+    after = home.must("show", attached, "--json").json()
+    assert (after["capture"], after["parents"], after["tier"]) == (made["capture"], [before["capture"]], "live")
+    same = ("files", "processes", "terminal", "model")
+    assert [after["layers"][kind]["digest"] for kind in same] == [before["layers"][kind]["digest"] for kind in same]
+    manifest = json.loads((home.path / "store/images" / made["image"]).read_text())
+    assert manifest["parents"] == [home.must("show", before["capture"], "--json").json()["image"]]
+    home.must("evict", attached)
+    home.must("fork", attached, f"{branch}-f", "--attach-at", "trace=/opt/trace")
+    assert home.must("exec", "-b", f"{branch}-f", "--", "cat /opt/trace").stdout == "more\n"
+
+    home.must("layer", "attach", branch, f"cache={tmp_path}/trace")
+    tip = home.must("show", branch, "--json").json()
+    assert tip["parents"] == [before["capture"]]
+    home.must("layer", "get", branch, "cache", str(tmp_path / "got"))
+    assert (tmp_path / "got").read_text() == "more\n"
+    home.must("checkpoint", f"{branch}-next", "-b", branch)
+    assert home.must("show", f"{branch}-next", "--json").json()["parents"] == [tip["capture"]]
+
+    done = [one["number"] for one in home.must("op", "log", "--json").json() if one["verb"] == "attach"]
+    home.must("undo", str(done[-1]))
+    assert home.must("show", attached, "--json").json()["capture"] == before["capture"]
+    home.must("layer", "get", attached, "trace", str(tmp_path / "old"))
+    assert (tmp_path / "old").read_text() == "t\n"
+    for words, code, said in (
+        ((before["capture"], f"x={tmp_path}/trace"), 2, "a capture never changes"),
+        ((attached, "trace"), 2, "it is not KIND=PATH"),
+        ((attached, f"shell={tmp_path}/trace"), 2, "a layer of Waypoint itself"),
+        (("nothing", f"x={tmp_path}/trace"), 2, "nothing has this name"),
+    ):
+        refused = home.cli("layer", "attach", *words)
+        assert (refused.code, said in refused.stderr) == (code, True), refused
+    home.must("stop", f"{branch}-f", "--discard")

@@ -304,6 +304,7 @@ PRINT_FACTS = {
         "ls",
         "layer list",
         "layer get",
+        "layer attach",
         "undo",
         "op log",
         "verify",

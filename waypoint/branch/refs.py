@@ -1,9 +1,12 @@
-"""Renaming branches and removing names. Neither touches a session: a live branch cannot be renamed or removed."""
+"""Renaming, moving and removing names. Sessions continue: a live branch cannot be renamed or removed."""
 
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
+from waypoint.model.records import Capture, Ref
 from waypoint.records.names import Names
 
 
@@ -32,6 +35,16 @@ def remove(names: Names, chosen: Sequence[str], live: Collection[str]) -> None:
                 raise UnknownName("remove", repr(name), "nothing has this name", "'waypoint log --all' lists all names")
             _check_dead("remove", name, live)
             change.put(name, None)
+
+
+def move(names: Names, name: str, seen: Ref, capture: Capture, verb: str) -> None:
+    """Record a capture, and let `name` stand for it. Raises StateConflict if it does not stand for `seen` any more."""
+    with names.change(verb) as change:
+        if change.ref(name) != seen:
+            said = "another operation has just changed the name"
+            raise StateConflict(verb, f"{seen.kind} {name}", said, "try again")
+        change.add(capture)
+        change.put(name, msgspec.structs.replace(seen, capture=capture.id))
 
 
 def _check_dead(tried: str, branch: str, live: Collection[str]) -> None:

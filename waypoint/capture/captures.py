@@ -7,16 +7,19 @@ it is read or restored, `drop` removes it. The files of an ended session become 
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from waypoint.capture import bounds, sealing, survey
 from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
-from waypoint.capture.layers.layer import Area, CaptureOptions, RestoreTarget, Taking
+from waypoint.capture.layers.layer import Area, Attachment, CaptureOptions, RestoreTarget, Taking
 from waypoint.capture.layers.processes import PROCESSES
 from waypoint.capture.layers.programs import PROGRAMS
 from waypoint.capture.layers.shell import SHELL, KeptShell, ask_shell_with_space
@@ -48,7 +51,7 @@ from waypoint.processes.respawn.manifest import Manifest
 from waypoint.records.change import Change
 from waypoint.records.names import Names
 from waypoint.records.reading import content_removed
-from waypoint.upper.contract import NEXT_STEPS, Pool, Shares
+from waypoint.upper.contract import NEXT_STEPS, Pool, Shares, refusals
 from waypoint.upper.placing import Where
 
 FindCriu = Callable[[], CriuProgram]
@@ -123,6 +126,31 @@ class Captures:
                     "capture", f"branch {subject.facts.branch}", said, next_step, code=of_machine(error.errno)
                 ) from error
             raise
+
+    def attach(self, origin: Capture, one: Attachment) -> Capture:
+        """Make a copy of `origin` with one more attached layer, or with another one of this kind. It shares its files
+        with `origin`, where the disk can. The caller must record it or call `drop`.
+        """
+        capture_id = new_id()
+        with self._names.change("capture") as change:
+            change.add_disposable(capture_id)
+        try:
+            with self.hold(origin), refusals("attach", f"{one.kind}={one.source}"):
+                self._area.pool.snapshot(origin.tree, capture_id, sealed=True)
+                self._area.hot.link(origin.id, capture_id)
+                layer = ATTACHED.add(self._area, capture_id, one)
+        except BaseException:
+            drop_layers(self._area, capture_id)
+            raise
+        files = {**origin.layers["files"], "tree": capture_id}
+        return msgspec.structs.replace(
+            origin,
+            id=capture_id,
+            parents=[origin.id],
+            created=time.time(),
+            reason="attached",
+            layers={**origin.layers, "files": files, one.kind: msgspec.to_builtins(layer)},
+        )
 
     def _find_dumper(self, taking: Taking) -> None:
         """Set the CRIU of `taking`, or the reason why there is none. Raises Failed if the search itself fails."""

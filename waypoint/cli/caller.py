@@ -11,6 +11,8 @@ from waypoint.model.errors import UsageProblem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from waypoint.model.verbs import Given
 
 # The variables that a session takes from its caller's environment (docs/protocol.md, section 1).
@@ -79,3 +81,27 @@ def require_terminal(tried: str, on: str, next_step: str) -> None:
     """Raise UsageProblem if stdin is no terminal."""
     if not os.isatty(0):
         raise UsageProblem(tried, on, "stdin is not a terminal", next_step)
+
+
+def kinds(items: "list[str]", option: str, path_of: "Callable[[str], str]") -> "dict[str, str]":
+    """The paths of `--attach KIND=PATH`, by kind. `option`: its name; "" for an argument."""
+    flag = f"--{option} " if option else ""
+    found: dict[str, str] = {}
+    for item in items:
+        kind, equals, path = item.partition("=")
+        on = f"{flag}{item}"
+        if kind in found:
+            raise UsageProblem("use", on, f"the kind {kind} is given twice", "give each kind once")
+        if not equals or not path or not _is_kind(kind):
+            wrong = f"{kind!r} is not a kind, which has a lower-case letter and then lower-case letters, digits, - or _"
+            said = wrong if equals and path else "it is not KIND=PATH"
+            example = "model=/opt/model" if option == "attach-at" else "model=./model"
+            raise UsageProblem("use", on, said, f"write it like this: {flag}{example}")
+        found[kind] = path_of(path)
+    return found
+
+
+def _is_kind(word: str) -> bool:
+    """Whether `word` matches the pattern of kinds in the requests, [a-z][a-z0-9_-]{0,31}."""
+    letters = word.replace("-", "").replace("_", "")
+    return word[:1].isalpha() and letters.isascii() and letters.isalnum() and letters.islower() and len(word) <= 32

@@ -33,6 +33,7 @@ PLACES = {
     "branch list": "commands.names:list_branches",
     "branch rename": "commands.names:rename",
     "layer list": "commands.layers:list_layers",
+    "layer attach": "commands.layers:attach",
     "layer get": "commands.layers:get",
     "prove": "commands.prove:run",
     "rm": "commands.names:remove",

@@ -9,6 +9,7 @@ from waypoint.client.quoting import as_json_text
 from waypoint.client.results import field_of, parse, parse_list
 from waypoint.model.facts import (
     ApplyFacts,
+    AttachedFacts,
     BranchFacts,
     CaptureFacts,
     ChangeFacts,
@@ -117,6 +118,14 @@ class History:
         body: dict[str, object] = {"name": parse_name(name), "repository": as_json_text(repository)}
         body |= {"branch": as_json_text(branch), "paths": [as_json_text(path) for path in paths]}
         return parse(CommitFacts, self._ask_once("/v1/commits", body))
+
+    def attach_layer(self, name: str, kind: str, path: str, *, wait: bool = False) -> AttachedFacts:
+        """Attach the file or folder at `path`, an absolute path on this machine, to the capture of `name`, in place of
+        a layer of this `kind`. A capture never changes: `name` moves to a copy that has the layer, and `undo` moves it
+        back. `wait`: return when the copy is durable. Raises UnknownName, StateConflict.
+        """
+        target = f"/v1/captures/{quote_branch(parse_name(name))}/attach"
+        return parse(AttachedFacts, self._ask_once(target, {"kind": kind, "path": path, "wait": wait}))
 
     def branches(self) -> list[BranchFacts]:
         """All branches, live or not, sorted by name."""

@@ -327,6 +327,23 @@ class ApplyFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedFacts:
+    """A layer that was attached to what `name` stands for. `capture`: the new capture, for which `name` stands now.
+    `parent`: the one before. `files`: how many the layer has. `image`, `durable`: as in CheckpointFacts.
+    """
+
+    name: str
+    capture: str
+    parent: str
+    kind: str
+    type: Literal["file", "directory"]
+    size_bytes: int
+    files: int
+    image: str | None
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForkFacts:
     """One session that a fork made. `ms`: from the request until the session ran. `session`: as after a start."""
 

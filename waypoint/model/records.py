@@ -142,10 +142,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]
-Reason = Literal["exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked"]
+Reason = Literal["exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked", "attached"]
 """Why a capture was made. The session ended: `exited` (its shell exited), `stopped` (by request), `crashed` (its
 processes were killed), `lost` (the host went down). `checkpoint`: by request. `replaced`: before a restore. `forked`:
-for a fork."""
+for a fork. `attached`: a copy of another capture, to which a layer was attached."""
 
 Aspect = Literal["files", "shell"]
 """A part of a capture that can be restored alone, into a running session."""

@@ -231,6 +231,16 @@ class UnmountRequest(Request, frozen=True):
     point: str
 
 
+class AttachLayerRequest(Request, frozen=True):
+    """`path`: the absolute path on the host of a file or folder, which is attached as the layer `kind`. `wait`: answer
+    when the new capture is durable.
+    """
+
+    kind: LayerKind
+    path: str
+    wait: bool = False
+
+
 class RenameRequest(Request, frozen=True):
     to: str
 

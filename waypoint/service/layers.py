@@ -1,19 +1,20 @@
-"""Attached layers: checking what a request attaches or places, and copying one back to the host."""
+"""Attached layers: attaching one to a capture, checking what requests attach or place, copying one to the host."""
 
 import asyncio
 import os
 from collections.abc import Mapping
 
+from waypoint.branch import refs
 from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.layer import Attachment
 from waypoint.capture.layers.table import NAMED
 from waypoint.launch.ground.start_plan import OWN_PLACES
 from waypoint.linux.storage import access
 from waypoint.model.errors import NotAllowed, UsageProblem
-from waypoint.model.facts import GotLayerFacts
+from waypoint.model.facts import AttachedFacts, GotLayerFacts
 from waypoint.model.paths import is_below
 from waypoint.model.records import AttachedLayer, Capture, User
-from waypoint.model.requests import LayerRequest
+from waypoint.model.requests import AttachLayerRequest, LayerRequest
 from waypoint.records import callers
 from waypoint.service.home import Home
 from waypoint.session.birth import rights
@@ -40,6 +41,42 @@ async def get_layer(home: Home, name: str, request: LayerRequest) -> GotLayerFac
 def _get(home: Home, origin: Capture, request: LayerRequest, user: User) -> AttachedLayer:
     with home.captures.hold(origin) as held:
         return held.get(request.kind, request.dest, user)
+
+
+async def attach_layer(home: Home, name: str, request: AttachLayerRequest) -> AttachedFacts:
+    """Attach a layer to the capture of `name`: a copy of the capture with this layer is recorded, and `name` moves to
+    it. Raises UnknownName, StateConflict; UsageProblem for the id of a capture.
+    """
+    resources = home.sessions.resources
+    (one,) = await asyncio.to_thread(attachments, {request.kind: request.path})
+    async with home.sessions.turn(name):
+        rights.check_name(resources, name, "attach a layer to")
+        origin, ref = await asyncio.to_thread(home.names.resolve, name), home.names.ref(name)
+        rights.check_origin(resources, origin.setting.user, "attach a layer to", name)
+        if ref is None:
+            said, next_step = "a capture never changes, but a name can move", "give the name of a checkpoint or branch"
+            raise UsageProblem("attach a layer to", f"capture {name}", said, next_step)
+        made = await asyncio.to_thread(home.captures.attach, origin, one)
+        try:
+            refs.move(home.names, name, ref, made, "attach")
+        except BaseException:
+            await asyncio.to_thread(home.captures.drop, made)
+            raise
+    if request.wait:
+        for capture in (origin, made):  # in this order, so that the image has the earlier one as its parent
+            await home.storing.wait(capture)
+    layer, standing = ATTACHED.of(made, request.kind), home.names.standing(made.id)
+    return AttachedFacts(
+        name=name,
+        capture=made.id,
+        parent=origin.id,
+        kind=request.kind,
+        type=layer.type,
+        size_bytes=layer.size_bytes,
+        files=layer.files,
+        image=standing.image,
+        durable=standing.durable,
+    )
 
 
 def attachments(attach: Mapping[str, str]) -> list[Attachment]:

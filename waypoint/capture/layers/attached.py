@@ -15,7 +15,7 @@ import msgspec
 from waypoint.capture.layers.layer import Area, Attachment, Layer, Part, StoredFolder, Taking
 from waypoint.linux.calls import programs
 from waypoint.linux.storage import access, filesystem
-from waypoint.linux.storage.deep import walk
+from waypoint.linux.storage.deep import remove_path, walk
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import Failed, StateConflict, UnknownName, UsageProblem
 from waypoint.model.records import AttachedLayer, Capture, Layers, User
@@ -75,6 +75,11 @@ class Attached(Layer):
 
     def facts(self, record: dict[str, Any]) -> dict[str, Any]:
         return record
+
+    def add(self, area: Area, capture_id: str, one: Attachment) -> AttachedLayer:
+        """Attach a layer to the capture's folder in the hot area, in place of one of this kind, if there is one."""
+        remove_path(area.hot.attached(capture_id, one.kind))
+        return _copy(area, capture_id, one)
 
     def get(self, area: Area, origin: Capture, kind: str, dest: str, user: User) -> AttachedLayer:
         """Copy the layer to `dest`, an absolute path on the host that does not exist, with the rights of `user`."""

@@ -18,6 +18,7 @@ import os
 import shutil
 from pathlib import Path
 
+from waypoint.linux.calls import programs
 from waypoint.linux.storage import files, filesystem
 from waypoint.linux.storage.deep import remove_path
 from waypoint.model.errors import Failed
@@ -76,6 +77,13 @@ class Hot:
         folder = self.folder / ".base"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
+
+    def link(self, origin: str, capture_id: str) -> None:
+        """Make the folder of a capture that has the same files as `origin`, as hard links: nobody writes to them."""
+        target = self.folder / capture_id
+        target.mkdir(mode=0o700)
+        if (self.folder / origin).exists():
+            programs.run("cp", "-a", "--link", "--no-target-directory", "--", self.folder / origin, target)
 
     def remove(self, capture_id: str) -> None:
         has_base = self.base(capture_id).exists()

@@ -1,6 +1,6 @@
 """`waypoint checkpoint`, `waypoint restore` and `waypoint fork`."""
 
-from waypoint.cli.caller import absolute, branch_of, home_of
+from waypoint.cli.caller import absolute, branch_of, home_of, kinds
 from waypoint.cli.fast.answers import checkpoint_of, forks_of, session_of, warn_degraded, warn_left_out
 from waypoint.cli.output import print_json, print_lines, warn_lines
 from waypoint.client.link import ask, quote_branch
@@ -11,8 +11,6 @@ from waypoint.model.outcomes import HEADINGS, SHORT, is_proved, proof_lines, rep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from waypoint.model.verbs import Given
 
 
@@ -25,7 +23,7 @@ def checkpoint(given: "Given") -> int:
         "park": given.flag("park"),
     }
     if given.texts("attach"):
-        body["attach"] = _kinds(given.texts("attach"), "attach", absolute)
+        body["attach"] = kinds(given.texts("attach"), "attach", absolute)
     for option in ("prove", "wait"):
         if given.flag(option):
             body[option] = True
@@ -45,31 +43,8 @@ def checkpoint(given: "Given") -> int:
 def _asked(given: "Given") -> "dict[str, object]":
     """The fields of `restore` and `fork` that are sent only if their options are given."""
     items = given.texts("attach_at")
-    asked: dict[str, object] = {"attach_at": _kinds(items, "attach-at", as_json_text)} if items else {}
+    asked: dict[str, object] = {"attach_at": kinds(items, "attach-at", as_json_text)} if items else {}
     return asked | ({"tier": given["tier"]} if given["tier"] is not None else {})
-
-
-def _kinds(items: "list[str]", option: str, path_of: "Callable[[str], str]") -> "dict[str, str]":
-    """The paths of `--attach KIND=PATH`, by kind."""
-    found: dict[str, str] = {}
-    for item in items:
-        kind, equals, path = item.partition("=")
-        on = f"--{option} {item}"
-        if kind in found:
-            raise UsageProblem("use", on, f"the kind {kind} is given twice", "give each kind once")
-        if not equals or not path or not _is_kind(kind):
-            wrong = f"{kind!r} is not a kind, which has a lower-case letter and then lower-case letters, digits, - or _"
-            said = wrong if equals and path else "it is not KIND=PATH"
-            example = "model=./model" if option == "attach" else "model=/opt/model"
-            raise UsageProblem("use", on, said, f"write it like this: --{option} {example}")
-        found[kind] = path_of(path)
-    return found
-
-
-def _is_kind(word: str) -> bool:
-    """Whether `word` matches the pattern of kinds in the requests, [a-z][a-z0-9_-]{0,31}."""
-    letters = word.replace("-", "").replace("_", "")
-    return word[:1].isalpha() and letters.isascii() and letters.isalnum() and letters.islower() and len(word) <= 32
 
 
 def restore(given: "Given") -> int:

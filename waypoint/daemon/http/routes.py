@@ -87,6 +87,12 @@ ROUTES: Routes = (
     Route("POST", "/v1/captures/{name}/layer", layers.get_layer, "Copy an attached layer to a path on the host"),
     Route(
         "POST",
+        "/v1/captures/{name}/attach",
+        layers.attach_layer,
+        "Attach a layer: the name moves to a copy of its capture that has this layer",
+    ),
+    Route(
+        "POST",
         "/v1/diffs",
         differences.diff,
         "The differences between two states: files, programs, variables of the shell",

@@ -383,6 +383,22 @@ _LAYER_LIST = Verb(
     arguments=(NAME,),
 )
 
+_LAYER_ATTACH = Verb(
+    "layer attach",
+    (
+        Option(("--wait",), "flag", "Wait until the new capture is durable: stored, so that it survives a power loss."),
+        JSON,
+        HOME,
+    ),
+    """Attach a file or directory of this machine to the capture NAME.
+
+    NAME is a checkpoint or a branch. A capture never changes: NAME moves to a copy of its capture that has the same
+    processes and files, and the layer KIND in addition, or in place of a layer of this kind. 'waypoint undo' moves NAME
+    back. A running session is not affected. KIND is a word of your choice, such as model, cache or trace.""",
+    "Example: waypoint layer attach ready trace=./trace.jsonl",
+    arguments=(NAME, Argument("layer", "KIND=PATH")),
+)
+
 _LAYER_GET = Verb(
     "layer get",
     (JSON, HOME),
@@ -397,12 +413,12 @@ _LAYER_GET = Verb(
 _LAYER = Group(
     "layer",
     (),
-    """List the layers of a capture, or copy an attached layer to this machine.
+    """List the layers of a capture, attach a layer, or copy an attached layer to this machine.
 
     A layer is one part of a capture. Every capture has layers of Waypoint, such as files and processes; 'waypoint
-    checkpoint --attach' adds files and directories of this machine as attached layers.""",
+    checkpoint --attach' and 'waypoint layer attach' add files and directories of this machine as attached layers.""",
     "Example: waypoint layer list ready",
-    (_LAYER_GET, _LAYER_LIST),
+    (_LAYER_ATTACH, _LAYER_GET, _LAYER_LIST),
 )
 
 _PROVE = Verb(
