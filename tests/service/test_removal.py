@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.records.test_names_store import begin, capture_of, end, name_it, row_of
@@ -64,6 +65,40 @@ def test_a_name_keeps_its_capture_and_only_the_records_of_the_ancestors(names: N
     with pytest.raises(UnknownName, match="gc"):
         names.resolve(first.id)
     assert remove(captures, names) == []
+
+
+def test_a_policy_keeps_the_last_captures_of_each_branch_and_of_each_day(names: Names, captures: Captures) -> None:
+    day_s, noon = 86400.0, 1_800_000_000 - 1_800_000_000 % 86400 + time.timezone + 43200.0
+
+    def taken(branch: str, *moments: float) -> list[str]:
+        made = list[Capture]()
+        with names.change("checkpoint") as change:
+            for moment in moments:
+                made.append(capture_of(row_of(branch), parents=[one.id for one in made[-1:]]))
+                made[-1] = msgspec.structs.replace(made[-1], created=moment, branch_created=len(branch))
+                change.add(made[-1])
+        return [one.id for one in made]
+
+    one, early, late, two = taken("main", noon - 9 * day_s, noon - day_s - 60, noon - day_s, noon)
+    (other,) = taken("other", noon - 20 * day_s)
+    renamed = names.captures_of([two])[two]
+    with names.change("rename") as change:  # the last one was taken after the branch was renamed
+        change.forget_captures([two])
+        change.add(msgspec.structs.replace(renamed, branch="new-name"))
+
+    def removable(last: int, daily: int) -> list[str]:
+        return removal.survey(names, NEVER, removal.Policy(last, daily)).removable
+
+    assert removable(0, 0) == [other, one, early, late, two]
+    assert removable(2, 0) == [one, early]
+    assert removable(0, 2) == [one, early]
+    assert removable(0, 3) == [early]
+    assert removable(3, 1) == [one]
+    move(names, "good", names.capture(two))
+    kept = removal.survey(names, NEVER, removal.Policy(2, 1)).kept
+    assert kept == {two: {"name", "last", "daily"}, late: {"last"}, other: {"last", "daily"}}
+    assert [one.id for one in removal.remove(captures, names, NEVER, policy=removal.Policy(2, 1))] == [one, early]
+    assert removable(4, 0) == [], "removed captures do not count"
 
 
 def test_records_without_a_kept_descendant_are_removed(names: Names, captures: Captures) -> None:
@@ -153,7 +188,7 @@ def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
     """A fake home whose pool reports `looks`, one after the other."""
     answers = iter(looks)
     pool = SimpleNamespace(settle=lambda: None, outlook=lambda: next(answers))
-    return SimpleNamespace(names=names, captures=captures, pool=pool, due_for_removal={})
+    return SimpleNamespace(names=names, captures=captures, pool=pool, due_for_removal={}, keep_policy=removal.NO_POLICY)
 
 
 def test_on_a_short_disk_the_oldest_captures_are_removed_until_there_is_space(

@@ -55,6 +55,13 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(own: Home) -> None:
     before = own.must("log", "--all", "--json").stdout
     would = own.must("gc", "--keep-operations", "0s", "--dry-run", "--json").json()
     assert own.must("log", "--all", "--json").stdout == before
+    tip = own.must("show", "x", "--json").json()["capture"]
+    assert [(one["capture"], one["names"], one["why"]) for one in would["kept"]] == [(tip, ["main", "x"], ["name"])]
+    fewer = own.must("gc", "--keep-operations", "0s", "--keep-last", "2", "--dry-run")
+    assert fewer.stdout.count("one of the last (--keep-last)") == 2, fewer
+    assert "is kept: named main, x; one of the last" in fewer.stdout
+    assert fewer.stdout.endswith("would remove 1 capture\n")
+    assert own.cli("gc", "--keep-daily", "0").code == UsageProblem.exit_code
     done = own.must("gc", "--keep-operations", "0", "--json").json()
     assert [one["capture"] for one in would["removed"]] == [one["capture"] for one in done["removed"]]
     assert len(done["removed"]) == 2

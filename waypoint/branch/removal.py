@@ -1,13 +1,15 @@
 """Removing captures that no name stands for and that no undo needs.
 
-A capture is kept by a branch whose tip it is, by a checkpoint, by an operation whose undo would need it, and by a
-reader (`Captures.hold`). The ancestors of a kept capture are not kept: their content may be removed; their records
-stay, so that the history is whole. Sessions keep no capture: a live one has a tree of its own, and a parked one is the
-tip of its branch.
+A capture is kept by a branch whose tip it is, by a checkpoint, by an operation whose undo would need it, by a policy
+(`--keep-last`, `--keep-daily`), and by a reader (`Captures.hold`). The ancestors of a kept capture are not kept: their
+content may be removed; their records stay, so that the history is whole. Sessions keep no capture: a live one has a
+tree of its own, and a parked one is the tip of its branch.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -20,40 +22,80 @@ from waypoint.records.reading import Link, Reader
 VERB = "gc"
 
 
+Why = Literal["name", "undo", "last", "daily"]
+"""Why a capture is kept: a name stands for it, an undo needs it, or the policy keeps it."""
+
+
+class Policy(NamedTuple):
+    """What is kept of each branch, with or without a name, as in restic: the `last` captures; and of the last `daily`
+    days on which captures were taken, the last capture each (days of the machine's time zone).
+    """
+
+    last: int = 0
+    daily: int = 0
+
+
+NO_POLICY = Policy()
+
+
 class Survey(NamedTuple):
-    """What could be removed. `removable`: the ids of captures whose content nothing keeps, the oldest first.
+    """What could be removed. `removable`: the ids of captures whose content nothing keeps, the oldest first. `kept`:
+    why others are kept, by id; some may have no record.
 
     `first_kept`: the number of the first operation that is kept. `parents`: of each recorded capture, by id. `removed`:
     the ids of captures whose content was removed before.
     """
 
     removable: list[str]
+    kept: Mapping[str, set[Why]]
     first_kept: int
     parents: Mapping[str, list[str]]
     removed: set[str]
 
 
-def survey(names: Reader, since: float) -> Survey:
+def survey(names: Reader, since: float, policy: Policy = NO_POLICY) -> Survey:
     """Find the captures that could be removed. `since`: keep the operations from this moment on, in seconds since the
     epoch.
 
     Decodes all names, these operations and the links of all captures.
     """
     first = max(names.first_kept(), names.first_since(since))
-    kept: set[str] = set()
+    kept = defaultdict[str, set[Why]](set)
+
+    def keep(captures: Iterable[str], why: Why) -> None:
+        for capture in captures:
+            kept[capture].add(why)
+
     for refs in names.iter_refs():
-        kept.update(ref.capture for ref in refs.values() if ref.capture)
+        keep((ref.capture for ref in refs.values() if ref.capture), "name")
     for operations in names.iter_operations():
-        kept.update(*(_brought_back(operation) for operation in operations if operation.number >= first))
+        for operation in operations:
+            keep(_brought_back(operation) if operation.number >= first else (), "undo")
         if operations[-1].number <= first:
             break
-    kept.update(*map(_needed, names.intents()))
+    for intent in names.intents():
+        keep(_needed(intent), "undo")
     links: list[Link] = []
     for piece in names.iter_links():
         links += piece
     removed = names.removed()
+    for capture, why in _kept_by(policy, [link for link in links if link.id not in removed]):
+        keep([capture], why)
     removable = [link.id for link in reversed(links) if link.id not in kept and link.id not in removed]
-    return Survey(removable, first, {link.id: link.parents for link in links}, removed)
+    return Survey(removable, kept, first, {link.id: link.parents for link in links}, removed)
+
+
+def _kept_by(policy: Policy, links: Iterable[Link]) -> Iterator[tuple[str, Why]]:
+    """The captures that the policy keeps. `links`: the newest first."""
+    counts, days = Counter[str | float](), defaultdict[str | float, set[tuple[int, ...]]](set)
+    for link in links:
+        if counts[link.branch] < policy.last:
+            counts[link.branch] += 1
+            yield link.id, "last"
+        day = time.localtime(link.created)[:3]
+        if day not in days[link.branch] and len(days[link.branch]) < policy.daily:
+            days[link.branch].add(day)
+            yield link.id, "daily"
 
 
 def _brought_back(operation: Operation) -> set[str]:
@@ -76,6 +118,7 @@ def remove(
     names: Names,
     since: float,
     limit: int | None = None,
+    policy: Policy = NO_POLICY,
 ) -> list[Capture]:
     """Record the oldest captures that nothing keeps as removed, at most `limit` (None: all), and return them.
 
@@ -90,10 +133,10 @@ def remove(
     # entry or the intents differ by then, the survey is repeated inside. All data that a survey reads changes only with
     # one of these or by a removal, and only one removal runs at a time.
     seen = names.last_number(), names.intents()
-    found = survey(names, since)
+    found = survey(names, since, policy)
     with captures.removing() as take, names.change(VERB) as change:
         if (change.last_number(), change.intents()) != seen:
-            found = survey(change, since)
+            found = survey(change, since, policy)
         free = take(found.removable[:limit])
         chosen = list(change.captures_of([capture for capture in found.removable if capture in free]).values())
         for capture in chosen:

@@ -172,16 +172,28 @@ class History:
         body = {"number": number, "branch": branch, "dry_run": True}
         return parse(UndoneFacts, field_of(ask(self._home, "POST", "/v1/operations/undo", body), "undone"))
 
-    def gc(self, *, keep_operations_s: float | None = None, dry_run: bool = False, compact: bool = False) -> GcFacts:
+    def gc(
+        self,
+        *,
+        keep_operations_s: float | None = None,
+        keep_last: int | None = None,
+        keep_daily: int | None = None,
+        dry_run: bool = False,
+        compact: bool = False,
+    ) -> GcFacts:
         """Remove captures without a name that no recent operation needs for its undo, and files that names.db does not
         know. `keep_operations_s`: the age up to which operations are recent; None: the home's setting.
+        `keep_last`, `keep_daily`: of each branch, so many last captures, and the last capture of each of so many days,
+        are kept, too.
 
         If no session lives, the free space of the pool is given back to the disk. Raises StateConflict if a gc is
         running, or with `compact` if a session lives.
         """
         body: dict[str, object] = {"keep_operations_s": keep_operations_s, "dry_run": dry_run}
-        if compact:  # a daemon of an earlier version does not know this field
-            body["compact"] = True
+        # A daemon of an earlier version does not know these fields.
+        body |= {"compact": True} if compact else {}
+        body |= {"keep_last": keep_last} if keep_last is not None else {}
+        body |= {"keep_daily": keep_daily} if keep_daily is not None else {}
         answer = self._ask_once("/v1/gc", body)
         return replace(parse(GcFacts, answer), strangers=parse_list(StrangerFacts, answer, "strangers"))
 

@@ -1,12 +1,10 @@
 """Typed records about the work of a daemon: jobs, and events."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
-from waypoint.model.requests import Request
-
-Number = Annotated[int, msgspec.Meta(ge=0)]
+from waypoint.model.requests import Number, Request
 
 
 class JobRequest(Request, frozen=True):

@@ -467,14 +467,26 @@ class RemovedFacts(TypedDict):
     size_bytes: int
 
 
+class KeptFacts(TypedDict):
+    """A capture that is kept. `why`: `name`: `names` stand for it; `undo`: the undo of a recent operation needs it;
+    `last`, `daily`: the option `--keep-last` or `--keep-daily`, or this setting of the home.
+    """
+
+    capture: str
+    branch: str
+    created: str
+    names: list[str]
+    why: list[Literal["name", "undo", "last", "daily"]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcFacts:
     """The answer to a `gc`. With `dry_run` the lists name what would be removed.
 
-    `removed`: captures, oldest first. `strangers`: things that names.db did not list. `kept_operations_s`: operations
-    of this many last seconds can still be undone. `freed_bytes`: space returned to the disk. `home_bytes`: space that
-    the home takes now. `failed`: messages about what could not be removed; the next daemon tries again. `stays`:
-    messages about free space that was not returned.
+    `removed`, `kept`: captures, oldest first. `strangers`: things that names.db did not list. `kept_operations_s`:
+    operations of this many last seconds can still be undone. `freed_bytes`: space returned to the disk. `home_bytes`:
+    space that the home takes now. `failed`: messages about what could not be removed; the next daemon tries again.
+    `stays`: messages about free space that was not returned.
     """
 
     dry_run: bool
@@ -485,6 +497,7 @@ class GcFacts:
     home_bytes: int
     failed: list[str]
     stays: list[str] = field(default_factory=list)
+    kept: list[KeptFacts] = field(default_factory=list)
 
 
 class DamageFacts(TypedDict):

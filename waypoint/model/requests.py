@@ -20,6 +20,7 @@ Cells = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 
 Processors = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
@@ -262,12 +263,15 @@ class UndoRequest(Request, frozen=True):
 
 
 class GcRequest(Request, frozen=True):
-    """`keep_operations_s`: keep operations of this many last seconds undoable; null: the home's setting. `dry_run`:
-    only report what would be removed. `compact`: fail if a session is running, because the pool can return free
-    space to the disk only while no session runs.
+    """`keep_operations_s`: keep operations of this many last seconds undoable; null: the home's setting. `keep_last`,
+    `keep_daily`: keep of each branch so many last captures, and the last capture of each of so many days; null: the
+    home's settings. `dry_run`: only report what would be removed. `compact`: fail if a session is running, because the
+    pool can return free space to the disk only while no session runs.
     """
 
     keep_operations_s: Seconds | None = None
+    keep_last: Number | None = None
+    keep_daily: Number | None = None
     dry_run: bool = False
     compact: bool = False
 

@@ -25,17 +25,25 @@ _ANOTHER_CAPTURE = "choose another capture ('waypoint log --all' lists them)"
 
 
 class Link(NamedTuple):
-    """A capture in the graph of captures: its id, the time when it was taken, and the ids of its parents."""
+    """A capture in the graph of captures: its id, the time when it was taken, the ids of its parents, and a key of the
+    branch on which it was taken, which stays the same when the branch is renamed.
+    """
 
     id: str
     created: float
     parents: list[str]
+    branch: str | float
 
 
-class _Parents(msgspec.Struct):
+class _Place(msgspec.Struct):
     """The part of a capture's record that `Link` needs. msgspec skips the other fields, which is faster."""
 
     parents: list[str]
+    branch: str
+    branch_created: float = 0.0
+
+    def link(self, capture_id: str, created: float) -> Link:
+        return Link(capture_id, created, self.parents, self.branch_created or self.branch)
 
 
 class Reader:
@@ -111,8 +119,7 @@ class Reader:
         created, last = float("inf"), ""
         while rows := self._execute(query, (created, created, last, PIECE)).fetchall():
             yield [
-                Link(capture, at, self._decoded(record, _Parents, f"capture {capture}").parents)
-                for at, capture, record in rows
+                self._decoded(record, _Place, f"capture {capture}").link(capture, at) for at, capture, record in rows
             ]
             created, last, _ = rows[-1]
 

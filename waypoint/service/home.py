@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint import __version__
+from waypoint.branch.removal import Policy
 from waypoint.capture import steps
 from waypoint.capture.captures import Captures
 from waypoint.egress import router
@@ -34,6 +35,7 @@ from waypoint.model.facts import StatusFacts, StrangerFacts
 from waypoint.model.ids import new_id
 from waypoint.model.paths import config_path, home_id, runtime_folder
 from waypoint.model.records import HOST_IDS, Capture, IdMap, Operation, SessionLimits
+from waypoint.model.requests import Number
 from waypoint.model.times import iso_time
 from waypoint.records.failures import how_to_move_away
 from waypoint.records.names import Names
@@ -99,6 +101,7 @@ class Home:
         self.started = time.time()
         self.users: HomeUsers = config
         self.keep_operations_s = config.keep_operations_s
+        self.keep_policy = Policy(config.keep_last, config.keep_daily)
         self.stop_daemon: Callable[[], None] = lambda: None
         self.relief: Relief | None = None
         self._relieved_at = float("-inf")
@@ -346,13 +349,15 @@ class HomeUsers(msgspec.Struct):
 
 class _Config(HomeUsers, kw_only=True):
     """The daemon's part of config.json. `pool`: the sizes of a pool file, None: the usual ones. `keep_operations_s`:
-    for how many seconds an operation can be undone, even after a `gc`. `seccomp`: whether new sessions get a filter
-    of system calls.
+    for how many seconds an operation can be undone, even after a `gc`. `keep_last`, `keep_daily`: which captures of
+    each branch a `gc` keeps (branch/removal.py). `seccomp`: whether new sessions get a filter of system calls.
     """
 
     ids: _Ids
     pool: PoolSizes | None = None
     keep_operations_s: float = KEEP_OPERATIONS_S
+    keep_last: Number = 0
+    keep_daily: Number = 0
     seccomp: bool = True
 
 

@@ -6,12 +6,13 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from waypoint.branch import removal
+from waypoint.branch.removal import NO_POLICY, Policy
 from waypoint.capture.steps import Step, reach
 from waypoint.model.errors import StateConflict, WaypointError
-from waypoint.model.facts import GcFacts, RemovedFacts, StrangerFacts
+from waypoint.model.facts import GcFacts, KeptFacts, RemovedFacts, StrangerFacts
 from waypoint.model.records import Capture, ProcessesLayer
 from waypoint.model.requests import GcRequest
 from waypoint.model.times import iso_time
@@ -44,33 +45,40 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
     if keep_s < home.keep_operations_s:
         said = "other users could then undo fewer of their operations"
         rights.check_unrestricted(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
+    asked = zip((request.keep_last, request.keep_daily), home.keep_policy, strict=True)
+    policy = removal.Policy(*(usual if one is None else one for one, usual in asked))
+    if any(one < usual for one, usual in zip(policy, home.keep_policy, strict=True)):
+        said = "fewer captures of other users would be kept"
+        asked_for = f"--keep-last {policy.last} and --keep-daily {policy.daily}"
+        rights.check_unrestricted(home.sessions.resources, "gc with", asked_for, said)
     if request.dry_run:
-        return await asyncio.to_thread(_plan, home, keep_s)
+        return await asyncio.to_thread(_plan, home, keep_s, policy)
     if request.compact and not home.is_idle():
         branches = {*home.sessions.running, *(row.branch for row in home.names.live(ready=False))}
         said = f"sessions are running in it: {', '.join(sorted(branches))}"
         raise StateConflict("compact the pool of", str(home.path), said, "stop them first: waypoint stop --all")
-    found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s)))
+    found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s, policy)))
     assert isinstance(found, GcFacts)
     return found
 
 
-def _plan(home: Home, keep_s: float) -> GcFacts:
-    removable = removal.survey(home.names, time.time() - keep_s).removable
+def _plan(home: Home, keep_s: float, policy: Policy) -> GcFacts:
+    found = removal.survey(home.names, time.time() - keep_s, policy)
     return GcFacts(
         dry_run=True,
-        removed=[_removed(capture) for capture in home.names.captures_of(removable, may_lack=True).values()],
+        removed=[_removed(capture) for capture in home.names.captures_of(found.removable, may_lack=True).values()],
         strangers=home.present_strangers(),
         kept_operations_s=keep_s,
         freed_bytes=0,
         home_bytes=home_bytes(home),
         failed=[],
+        kept=_kept(home, found),
     )
 
 
-async def gc_job(home: Home, job: Job, keep_s: float) -> GcFacts:
+async def gc_job(home: Home, job: Job, keep_s: float, policy: Policy) -> GcFacts:
     """The job of `gc`. If it is cancelled, it ends after the capture that it is removing."""
-    work = _Work(home, job, keep_s)
+    work = _Work(home, job, keep_s, policy)
     return await work.in_thread(work.carry_out)
 
 
@@ -99,7 +107,7 @@ async def relieve_whole(home: Home) -> bool:
 
 async def _relieve_job(home: Home, job: Job, *, whole: bool) -> int:
     """Returns how many captures were removed."""
-    work = _Work(home, job, home.keep_operations_s)
+    work = _Work(home, job, home.keep_operations_s, home.keep_policy)
     return await work.in_thread(functools.partial(work.make_room, whole=whole))
 
 
@@ -109,10 +117,11 @@ RELIEF = Relief(relieve, relieve_whole)
 class _Work:
     """One `gc`."""
 
-    def __init__(self, home: Home, job: Job, keep_s: float) -> None:
+    def __init__(self, home: Home, job: Job, keep_s: float, policy: Policy = NO_POLICY) -> None:
         self._home = home
         self._job = job
         self._keep_s = keep_s
+        self._policy = policy
         self._failed: list[str] = []
         self.is_cancelled = False
 
@@ -156,6 +165,7 @@ class _Work:
             home_bytes=after,
             failed=self._failed,
             stays=_stays(home),
+            kept=_kept(home, removal.survey(home.names, time.time() - self._keep_s, self._policy)),
         )
 
     def make_room(self, *, whole: bool = False) -> int:
@@ -192,7 +202,7 @@ class _Work:
 
     def _remove(self, limit: int | None = None) -> list[Capture]:
         home = self._home
-        return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit)
+        return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit, self._policy)
 
     def _drop_all(self, chosen: list[Capture]) -> None:
         """Remove from disk the captures `chosen`, and those that an earlier gc could not remove."""
@@ -247,6 +257,21 @@ def _stays(home: Home) -> list[str]:
             when = "it is given back when no session lives ('waypoint gc --compact')"
             return [f"{mib(spare)} of free space in the pool: {when}"]
     return []
+
+
+def _kept(home: Home, found: removal.Survey) -> list[KeptFacts]:
+    captures = home.names.captures_of(list(found.kept.keys() - found.removed), may_lack=True)
+    names = home.names.names_of_all(list(captures))
+    return [
+        KeptFacts(
+            capture=capture.id,
+            branch=capture.branch,
+            created=iso_time(capture.created),
+            names=names[capture.id],
+            why=sorted(found.kept[capture.id], key=get_args(removal.Why).index),
+        )
+        for capture in sorted(captures.values(), key=lambda capture: capture.created)
+    ]
 
 
 def _removed(capture: Capture) -> RemovedFacts:

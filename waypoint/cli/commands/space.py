@@ -16,10 +16,22 @@ from waypoint.model.verbs import MAX_SECONDS, Given
 NOTE_S = 1.0  # a measurement that takes longer is announced
 
 
+_WHY = {
+    "name": "named {}",
+    "undo": "needed for undo",
+    "last": "one of the last (--keep-last)",
+    "daily": "the last of its day (--keep-daily)",
+}
+
+
 def gc(given: Given) -> int:
     """Returns the exit status: 1 if something could not be removed."""
     found = Client(given.text("home")).history.gc(
-        keep_operations_s=_keep_s(given), dry_run=given.flag("dry_run"), compact=given.flag("compact")
+        keep_operations_s=_keep_s(given),
+        keep_last=given.number("keep_last"),
+        keep_daily=given.number("keep_daily"),
+        dry_run=given.flag("dry_run"),
+        compact=given.flag("compact"),
     )
     if given.flag("json"):
         print_json(found)
@@ -45,6 +57,9 @@ def _print(found: GcFacts) -> None:
         print_lines([f"{short(one['capture'])}  {one['branch']}, {age(one['created'])} old{processes}"])
     for stranger in found.strangers:
         print_lines([f"unknown {stranger.kind:<10}{stranger.path}"])
+    for kept in found.kept if found.dry_run else ():
+        why = "; ".join(_WHY[reason].format(", ".join(kept["names"])) for reason in kept["why"])
+        print_lines([f"{short(kept['capture'])}  {kept['branch']}, {age(kept['created'])} old, is kept: {why}"])
     verb = "would remove" if found.dry_run else "removed"
     captures = f"{len(found.removed)} {'capture' if len(found.removed) == 1 else 'captures'}"
     unknown = f" and {len(found.strangers)} unknown things" if found.strangers else ""

@@ -556,7 +556,9 @@ _GC = Verb(
     "gc",
     (
         Option(("--keep-operations",), "text", "Keep what is needed to undo operations up to this age.", "AGE"),
-        Option(("--dry-run",), "flag", "Remove nothing; list what would be removed."),
+        Option(("--keep-last",), "number", "Keep the last N captures of each branch.", "N"),
+        Option(("--keep-daily",), "number", "Keep the last capture of each of the last N days, of each branch.", "N"),
+        Option(("--dry-run",), "flag", "Remove nothing; list what would be removed, and why others are kept."),
         Option(("--compact",), "flag", "Also make the pool smaller; fails if sessions are running."),
         JSON,
         HOME,
@@ -564,7 +566,8 @@ _GC = Verb(
     """Remove captures that are not needed any more, and free their space.
 
     A capture is needed if it is the latest of a branch, if it is a checkpoint, or if 'waypoint undo' needs it for an
-    operation of the last 7 days (see --keep-operations). The parents of a needed capture stay in the log, but without
+    operation of the last 7 days (see --keep-operations). With --keep-last and --keep-daily, captures without a name are
+    kept, too; days without a capture do not count. The parents of a needed capture stay in the log, but without
     their content. Also removes files in the home that belong to no capture and no session.
 
     The home stores files in a pool, which on most file systems is one large file. The pool becomes smaller only while
@@ -572,7 +575,7 @@ _GC = Verb(
     use the space that was freed inside the pool.
 
     AGE is a number and s, m, h, d or w: 12h, 30d.""",
-    "Example: waypoint gc --dry-run; waypoint gc --keep-operations 12h",
+    "Example: waypoint gc --dry-run; waypoint gc --keep-operations 12h --keep-last 3 --keep-daily 7",
 )
 
 _DU = Verb(
