@@ -1,5 +1,6 @@
 """Captures in the store: what is durable comes back after its copy outside of the store was removed, whole."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -91,6 +92,28 @@ def test_everything_comes_back_from_the_store(own_home: Home, tmp_path: Path) ->
     home.must("layer", "get", "one", "model", str(tmp_path / "got"))
     assert (tmp_path / "got").read_bytes() == (tmp_path / "model").read_bytes()
     home.must("stop", "--all")
+
+
+def test_captures_are_evicted_when_they_exceed_the_budget(own_home: Home) -> None:
+    home = own_home
+    home.must("shell", "-d", "main")
+    captures = [home.must("checkpoint", f"hot-{n}", "--wait", "--json").json()["capture"] for n in (1, 2)]
+    home.must("restore", "hot-1", "--new", "of-1")
+    home.must("gc", "--hot-budget", "1T")
+    assert all((home.path / "hot" / one / "images").exists() for one in captures)
+    daemon = home.must("daemon", "status", "--json").json()["pid"]
+    config = home.path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "hot_budget_bytes": 1}))
+    os.kill(daemon, signal.SIGKILL)
+    home.must("checkpoint", "hot-3", "--wait")
+    wait_until(lambda: not any((home.path / "hot" / one).exists() for one in captures), "the captures are evicted")
+    found = home.must("du", "--json").json()
+    assert (found["hot_budget_bytes"], found["copies_bytes"] < 64 << 20) == (1, True), found
+    home.must("restore", "hot-1", "--new", "again-1")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "hot_budget_bytes": None}))
+    os.kill(home.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
+    home.must("stop", "--all")
+    home.must("rm", "of-1", "again-1")
 
 
 def test_damage_is_reported_with_the_names_concerned(own_home: Home) -> None:

@@ -274,7 +274,7 @@ def test_a_dry_run_of_gc_leaves_out_captures_that_another_gc_has_removed(
 
     monkeypatch.setattr(removal, "survey", and_another_gc)
     place.home.path, place.home.present_strangers, place.home.keep_operations_s = place.names.path.parent, list, 1.0
-    place.home.keep_policy = removal.NO_POLICY
+    place.home.keep_policy, place.home.hot_budget_bytes = removal.NO_POLICY, 0
     done = asyncio.run(housekeeping.gc(place.home, GcRequest(dry_run=True)))
     assert done.removed == []
 

@@ -21,7 +21,7 @@ from waypoint.records.names import Names
 from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Jobs
-from waypoint.upper.contract import Outlook
+from waypoint.upper.contract import Outlook, Shares
 
 NEVER, ALWAYS = float("inf"), 0.0
 """Values of `since`: NEVER keeps no operation, ALWAYS keeps all."""
@@ -187,8 +187,16 @@ SHORT, ROOM = Outlook(free_bytes=10, headroom_bytes=20), Outlook(free_bytes=20, 
 def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
     """A fake home whose pool reports `looks`, one after the other."""
     answers = iter(looks)
-    pool = SimpleNamespace(settle=lambda: None, outlook=lambda: next(answers))
-    return SimpleNamespace(names=names, captures=captures, pool=pool, due_for_removal={}, keep_policy=removal.NO_POLICY)
+    pool = SimpleNamespace(settle=lambda: None, outlook=lambda: next(answers), unique_bytes=lambda: 0)
+    captures._area = captures._area._replace(pool=pool)
+    return SimpleNamespace(
+        names=names,
+        captures=captures,
+        pool=pool,
+        due_for_removal={},
+        keep_policy=removal.NO_POLICY,
+        hot_budget_bytes=1 << 30,
+    )
 
 
 def test_on_a_short_disk_the_oldest_captures_are_removed_until_there_is_space(
@@ -197,7 +205,7 @@ def test_on_a_short_disk_the_oldest_captures_are_removed_until_there_is_space(
     made = [one.id for one in chain(names, 2 * housekeeping.AT_ONCE + 5)]
     dropped: list[str] = []
     monkeypatch.setattr(captures, "drop", lambda capture: dropped.append(capture.id))
-    home = home_with(names, captures, [SHORT, SHORT, SHORT, ROOM, SHORT, SHORT, ROOM])
+    home = home_with(names, captures, [SHORT, ROOM, SHORT, SHORT, ROOM, ROOM, SHORT, SHORT, ROOM, ROOM, ROOM])
     reported: list[dict[str, int]] = []
     job: Any = SimpleNamespace(report=lambda **numbers: reported.append(numbers))
 
@@ -227,13 +235,40 @@ def test_on_a_short_disk_stored_captures_are_evicted_when_nothing_can_be_removed
             change.set_standing(capture.id, Standing(image="a" * 64, durable=True))
     evicted: list[str] = []
     monkeypatch.setattr(captures, "evict", lambda one: one.id not in evicted and not evicted.append(one.id))
-    home, job = home_with(names, captures, [SHORT, SHORT, SHORT]), SimpleNamespace()
-    assert housekeeping._Work(home, job, -1.0).make_room() == 0
+    home, job = home_with(names, captures, 4 * [SHORT]), SimpleNamespace()
+    assert housekeeping._Work(home, job, -1.0).make_room() == 2
     assert evicted == [kept[1].id, kept[2].id]
-    home = home_with(names, captures, [SHORT, ROOM])
+    home = home_with(names, captures, [SHORT, SHORT, ROOM])
     evicted.clear()
     housekeeping._Work(home, job, -1.0).make_room()
     assert evicted == [kept[1].id], "one was enough"
+
+
+def test_above_the_budget_stored_captures_are_evicted_the_least_recently_used_first(
+    names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = chain(names, 4)
+    with names.change("ingest") as change:
+        for capture in kept[:3]:
+            change.set_standing(capture.id, Standing(image="a" * 64, durable=True))
+    evicted: list[str] = []
+    monkeypatch.setattr(captures, "evict", lambda one: one.id not in evicted and not evicted.append(one.id))
+    home = home_with(names, captures, [ROOM] * 9)
+    sessions = {"main": 0}
+    home.pool.unique_bytes = lambda: 60 - 10 * len(evicted) + sessions["main"]
+    home.pool.shares = lambda _tree: Shares(0, sessions["main"])
+    monkeypatch.setattr(captures.images, "make_hot", lambda _: None)
+    (captures._area.hot.folder / kept[0].id).mkdir()
+    with captures.hold(kept[0]):
+        pass
+    base = captures.copies_bytes() - 60
+    begin(names, row_of("main"), kept[-1].id)
+    sessions["main"] = 1 << 40
+    work = housekeeping._Work(home, SimpleNamespace(), -1.0, removal.NO_POLICY, base + 45)
+    assert work.make_room() == 2
+    assert evicted == [kept[1].id, kept[2].id], "the first was used last, and what a session has does not count"
+    assert housekeeping._Work(home, SimpleNamespace(), -1.0, removal.NO_POLICY, 0).make_room() == 1
+    assert evicted == [kept[1].id, kept[2].id, kept[0].id], "the last is not in the store"
 
 
 def test_a_failed_removal_from_disk_is_repeated_later(

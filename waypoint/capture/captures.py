@@ -36,7 +36,6 @@ from waypoint.model.errors import (
     Failed,
     HostLacks,
     StateConflict,
-    StoreDamaged,
     UnknownName,
     WaypointError,
     of_machine,
@@ -189,6 +188,7 @@ class Captures:
             self._holders[capture.id] = self._holders.get(capture.id, 0) + 1
         try:
             self.images.make_hot(capture)
+            self._area.hot.note_use(capture.id)
             yield HeldCapture(self._area, capture, self._find_criu)
         finally:
             with self._lock:
@@ -219,14 +219,25 @@ class Captures:
 
         return self.images.evict(capture, is_held)
 
-    def evict_oldest(self) -> bool:
-        """Evict the oldest capture that is in the store and can be evicted. Returns False if there is none."""
+    def by_use(self) -> list[Capture]:
+        """The captures that are in the store, the least recently used first: taken, restored or otherwise read."""
         stored = self._names.captures_of(list(self._names.images()), may_lack=True).values()
-        for capture in sorted(stored, key=lambda capture: capture.created):
-            with contextlib.suppress(StoreDamaged):
-                if self.evict(capture):
-                    return True
-        return False
+        return sorted(stored, key=lambda capture: max(capture.created, self._area.hot.used_at(capture.id)))
+
+    def exceed(self, budget: int) -> bool:
+        """Whether `copies_bytes` is more than `budget`. Examines the files of live sessions only if it may be."""
+        return self._outside_bytes() > budget and self.copies_bytes() > budget
+
+    def copies_bytes(self) -> int:
+        """The bytes on disk of all captures outside of the store. What they share with a live session counts."""
+        own = 0
+        for row in self._names.live():
+            with contextlib.suppress(UnknownName):  # it has ended meanwhile
+                own += self._area.pool.shares(row.tree).own_bytes
+        return max(0, self._outside_bytes() - own)
+
+    def _outside_bytes(self) -> int:
+        return self._area.hot.used_bytes() + self._area.pool.unique_bytes()
 
     def drop(self, capture: Capture) -> None:
         """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded."""

@@ -178,13 +178,14 @@ class History:
         keep_operations_s: float | None = None,
         keep_last: int | None = None,
         keep_daily: int | None = None,
+        hot_budget_bytes: int | None = None,
         dry_run: bool = False,
         compact: bool = False,
     ) -> GcFacts:
         """Remove captures without a name that no recent operation needs for its undo, and files that names.db does not
         know. `keep_operations_s`: the age up to which operations are recent; None: the home's setting.
         `keep_last`, `keep_daily`: of each branch, so many last captures, and the last capture of each of so many days,
-        are kept, too.
+        are kept, too. `hot_budget_bytes`: what captures may take on disk that are in the store, too.
 
         If no session lives, the free space of the pool is given back to the disk. Raises StateConflict if a gc is
         running, or with `compact` if a session lives.
@@ -194,6 +195,7 @@ class History:
         body |= {"compact": True} if compact else {}
         body |= {"keep_last": keep_last} if keep_last is not None else {}
         body |= {"keep_daily": keep_daily} if keep_daily is not None else {}
+        body |= {"hot_budget_bytes": hot_budget_bytes} if hot_budget_bytes is not None else {}
         answer = self._ask_once("/v1/gc", body)
         return replace(parse(GcFacts, answer), strangers=parse_list(StrangerFacts, answer, "strangers"))
 

@@ -486,7 +486,8 @@ class GcFacts:
     `removed`, `kept`: captures, oldest first. `strangers`: things that names.db did not list. `kept_operations_s`:
     operations of this many last seconds can still be undone. `freed_bytes`: space returned to the disk. `home_bytes`:
     space that the home takes now. `failed`: messages about what could not be removed; the next daemon tries again.
-    `stays`: messages about free space that was not returned.
+    `stays`: messages about free space that was not returned. `evicted`: the ids of captures
+    whose copies outside of the store were removed.
     """
 
     dry_run: bool
@@ -498,6 +499,7 @@ class GcFacts:
     failed: list[str]
     stays: list[str] = field(default_factory=list)
     kept: list[KeptFacts] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
 
 
 class DamageFacts(TypedDict):
@@ -597,6 +599,8 @@ class DuFacts:
     `hot_bytes`: the hot area (all parts of captures except their files). `pool_bytes`: the pool's size on disk.
     `overhead_bytes`: the part of the pool that belongs to no file: free space and btrfs metadata. `rings_bytes`:
     terminals of live sessions, in memory. `home_bytes`: the whole home on disk. `free_bytes`: free space of that disk.
+    `copies_bytes`: of all captures outside of the store, without what only live sessions have. `hot_budget_bytes`: if
+    they take more, captures that are in the store are evicted.
     """
 
     holders: list[HolderFacts]
@@ -611,6 +615,8 @@ class DuFacts:
     rings_bytes: int
     home_bytes: int
     free_bytes: int
+    copies_bytes: int = 0
+    hot_budget_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from waypoint.launch.ground.limits import fill_in
 from waypoint.launch.ground.places import make_places, remove_group
 from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.launch.launcher_link import Launcher
-from waypoint.linux.storage import files
+from waypoint.linux.storage import files, filesystem
 from waypoint.model.activity import SessionEvent
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import StoreDamaged, WaypointError
@@ -102,6 +102,8 @@ class Home:
         self.users: HomeUsers = config
         self.keep_operations_s = config.keep_operations_s
         self.keep_policy = Policy(config.keep_last, config.keep_daily)
+        quarter = filesystem.total_bytes(path) // 4
+        self.hot_budget_bytes = quarter if config.hot_budget_bytes is None else config.hot_budget_bytes
         self.stop_daemon: Callable[[], None] = lambda: None
         self.relief: Relief | None = None
         self._relieved_at = float("-inf")
@@ -131,7 +133,7 @@ class Home:
         find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
         spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
         self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside, self._watch.writing)
-        self.storing = Storing(self.names, self.captures, self.jobs)
+        self.storing = Storing(self.names, self.captures, self.jobs, self._keep_to_budget)
         router_place = router.Place(path, places.runtime, places.cgroup, places.ids.owner_of_router(), host_mounts)
         self.egress = Egress(router_place)
         self.sessions = Registry(
@@ -211,6 +213,21 @@ class Home:
     def _relieve(self) -> None:
         if self.relief is not None:
             self.relief.begin(self)
+
+    async def _keep_to_budget(self) -> None:
+        """Evict captures, if those outside of the store take too much space."""
+        try:
+            is_due = await asyncio.to_thread(self._can_evict)
+        except (WaypointError, OSError) as error:
+            log.error("the space of captures cannot be measured: %s", error)
+        else:
+            if is_due:
+                self.relieve_later()
+
+    def _can_evict(self) -> bool:
+        return self.captures.exceed(self.hot_budget_bytes) and any(
+            map(self.captures.images.is_hot, self.captures.by_use())
+        )
 
     async def _relieve_whole(self) -> bool:
         return self.relief is not None and await self.relief.whole(self)
@@ -350,12 +367,14 @@ class HomeUsers(msgspec.Struct):
 class _Config(HomeUsers, kw_only=True):
     """The daemon's part of config.json. `pool`: the sizes of a pool file, None: the usual ones. `keep_operations_s`:
     for how many seconds an operation can be undone, even after a `gc`. `keep_last`, `keep_daily`: which captures of
-    each branch a `gc` keeps (branch/removal.py). `seccomp`: whether new sessions get a filter of system calls.
+    each branch a `gc` keeps (branch/removal.py). `hot_budget_bytes`: what captures may take on disk that are in the
+    store, too; None: a quarter of the disk. `seccomp`: whether new sessions get a filter of system calls.
     """
 
     ids: _Ids
     pool: PoolSizes | None = None
     keep_operations_s: float = KEEP_OPERATIONS_S
+    hot_budget_bytes: Number | None = None
     keep_last: Number = 0
     keep_daily: Number = 0
     seccomp: bool = True

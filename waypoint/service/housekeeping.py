@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 from waypoint.branch import removal
 from waypoint.branch.removal import NO_POLICY, Policy
 from waypoint.capture.steps import Step, reach
-from waypoint.model.errors import StateConflict, WaypointError
+from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError
 from waypoint.model.facts import GcFacts, KeptFacts, RemovedFacts, StrangerFacts
 from waypoint.model.records import Capture, ProcessesLayer
 from waypoint.model.requests import GcRequest
@@ -51,13 +51,17 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
         said = "fewer captures of other users would be kept"
         asked_for = f"--keep-last {policy.last} and --keep-daily {policy.daily}"
         rights.check_unrestricted(home.sessions.resources, "gc with", asked_for, said)
+    budget = home.hot_budget_bytes if request.hot_budget_bytes is None else request.hot_budget_bytes
+    if budget < home.hot_budget_bytes:
+        said = "captures of other users would take longer to restore"
+        rights.check_unrestricted(home.sessions.resources, "gc with", f"--hot-budget {budget}", said)
     if request.dry_run:
         return await asyncio.to_thread(_plan, home, keep_s, policy)
     if request.compact and not home.is_idle():
         branches = {*home.sessions.running, *(row.branch for row in home.names.live(ready=False))}
         said = f"sessions are running in it: {', '.join(sorted(branches))}"
         raise StateConflict("compact the pool of", str(home.path), said, "stop them first: waypoint stop --all")
-    found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s, policy)))
+    found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s, policy, budget)))
     assert isinstance(found, GcFacts)
     return found
 
@@ -76,9 +80,9 @@ def _plan(home: Home, keep_s: float, policy: Policy) -> GcFacts:
     )
 
 
-async def gc_job(home: Home, job: Job, keep_s: float, policy: Policy) -> GcFacts:
+async def gc_job(home: Home, job: Job, keep_s: float, policy: Policy, budget: int) -> GcFacts:
     """The job of `gc`. If it is cancelled, it ends after the capture that it is removing."""
-    work = _Work(home, job, keep_s, policy)
+    work = _Work(home, job, keep_s, policy, budget)
     return await work.in_thread(work.carry_out)
 
 
@@ -117,11 +121,16 @@ RELIEF = Relief(relieve, relieve_whole)
 class _Work:
     """One `gc`."""
 
-    def __init__(self, home: Home, job: Job, keep_s: float, policy: Policy = NO_POLICY) -> None:
+    def __init__(
+        self, home: Home, job: Job, keep_s: float, policy: Policy = NO_POLICY, budget: int | None = None
+    ) -> None:
+        """`budget`: None: the home's."""
         self._home = home
         self._job = job
         self._keep_s = keep_s
         self._policy = policy
+        self._budget = home.hot_budget_bytes if budget is None else budget
+        self._evicted: list[str] = []
         self._failed: list[str] = []
         self.is_cancelled = False
 
@@ -152,6 +161,7 @@ class _Work:
         self._try("the journals of applies", functools.partial(applying.forget, home.sessions.resources))
         strangers = self._remove_strangers()
         self._try("the store of images", self._collect_images)
+        self._try("copies of captures in the store", self._evict)
         self._try("the free space of the pool", home.pool.settle)  # the next command may need it
         if not self.is_cancelled:
             self._try("the free space of the pool", functools.partial(home.pool.compact, home.is_idle))
@@ -165,40 +175,46 @@ class _Work:
             home_bytes=after,
             failed=self._failed,
             stays=_stays(home),
+            evicted=self._evicted,
             kept=_kept(home, removal.survey(home.names, time.time() - self._keep_s, self._policy)),
         )
 
     def make_room(self, *, whole: bool = False) -> int:
-        """Remove a few captures at a time until there is room; with `whole`, remove all. Returns their number.
-
-        If nothing is left to be removed, evict captures that are in the store, the oldest first.
+        """Remove a few captures at a time until there is room; with `whole`, remove all. Then evict captures, if that
+        was not enough. Returns how many were removed or evicted.
         """
         home, count = self._home, 0
         while not self.is_cancelled and (whole or home.pool.outlook().is_short):
             chosen = self._remove(AT_ONCE)
             self._drop_all(chosen)
             count += len(chosen)
-            if not chosen and not self._evict(is_short=not whole):
+            if not chosen:
                 break
             home.pool.settle()
         self._drop_all([])  # try again what failed while the pool was fuller
         if count:
             log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
-        return count
+        self._try("copies of captures in the store", self._evict)
+        return count + len(self._evicted)
+
+    def _evict(self) -> None:
+        """Evict captures, the least recently used first, while the disk is short or they exceed the budget."""
+        home = self._home
+        for capture in home.captures.by_use():
+            if self.is_cancelled or not (home.pool.outlook().is_short or home.captures.exceed(self._budget)):
+                break
+            with contextlib.suppress(StoreDamaged):  # then the copy is needed
+                if home.captures.evict(capture):
+                    self._evicted.append(capture.id)
+                    home.pool.settle()
+        if self._evicted:
+            log.info("%d captures were evicted", len(self._evicted))
 
     def _collect_images(self) -> None:
         home = self._home
         if home.captures.images.store.exists():
             with home.storing.lock:
                 home.captures.images.gc(sorted(set(home.names.images().values())))
-
-    def _evict(self, *, is_short: bool) -> bool:
-        """Evict a capture if there is too little room (`is_short`: that is known). Returns whether one was evicted."""
-        try:
-            return (is_short or self._home.pool.outlook().is_short) and self._home.captures.evict_oldest()
-        except (WaypointError, OSError) as error:
-            log.warning("no capture is evicted: %s", error)
-            return False
 
     def _remove(self, limit: int | None = None) -> list[Capture]:
         home = self._home

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
@@ -32,10 +32,12 @@ log = logging.getLogger(__name__)
 class Storing:
     """Stores the captures of a home. `lock`: held while images are stored, or removed."""
 
-    def __init__(self, names: Names, captures: Captures, jobs: Jobs) -> None:
+    def __init__(self, names: Names, captures: Captures, jobs: Jobs, on_stored: Callable[[], Awaitable[None]]) -> None:
+        """`on_stored`: awaited at the end of each job, when there is nothing left to be stored."""
         self._names = names
         self._captures = captures
         self._jobs = jobs
+        self._on_stored = on_stored
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._first_due = 0.0
@@ -103,6 +105,7 @@ class Storing:
         finally:
             for capture_id in list(self._waiting):
                 self._answer(capture_id, _not_stored(capture_id, "the job that stores it has ended"))
+        await self._on_stored()
         return {"captures": count, "new_bytes": new_bytes}
 
     async def _store_one(self, capture: Capture, job: Job) -> int:

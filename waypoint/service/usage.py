@@ -50,6 +50,8 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             rings_bytes=_files(f"{escape(str(sessions))}/*/ring"),
             home_bytes=home_bytes(home),
             free_bytes=filesystem.free_bytes(home.path),
+            copies_bytes=home.captures.copies_bytes(),
+            hot_budget_bytes=home.hot_budget_bytes,
         )
 
 

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import shutil
+import time
 from pathlib import Path
 
 from waypoint.linux.calls import programs
@@ -84,6 +85,20 @@ class Hot:
         target.mkdir(mode=0o700)
         if (self.folder / origin).exists():
             programs.run("cp", "-a", "--link", "--no-target-directory", "--", self.folder / origin, target)
+
+    def note_use(self, capture_id: str) -> None:
+        """Note that the capture is used now, as the time of its folder, if it has one: that of an ended session lacks
+        it.
+        """
+        now = time.time()  # the kernel's own time of a file may be some milliseconds earlier
+        with contextlib.suppress(OSError):  # no folder; the disk is read-only
+            os.utime(self.folder / capture_id, (now, now))
+
+    def used_at(self, capture_id: str) -> float:
+        """When the capture was used, in seconds since the epoch; 0 if it has no folder."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / capture_id).stat().st_mtime
+        return 0.0
 
     def remove(self, capture_id: str) -> None:
         has_base = self.base(capture_id).exists()

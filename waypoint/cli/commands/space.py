@@ -30,6 +30,7 @@ def gc(given: Given) -> int:
         keep_operations_s=_keep_s(given),
         keep_last=given.number("keep_last"),
         keep_daily=given.number("keep_daily"),
+        hot_budget_bytes=given.number("hot_budget"),
         dry_run=given.flag("dry_run"),
         compact=given.flag("compact"),
     )
@@ -62,6 +63,8 @@ def _print(found: GcFacts) -> None:
         print_lines([f"{short(kept['capture'])}  {kept['branch']}, {age(kept['created'])} old, is kept: {why}"])
     verb = "would remove" if found.dry_run else "removed"
     captures = f"{len(found.removed)} {'capture' if len(found.removed) == 1 else 'captures'}"
+    if found.evicted:
+        captures += f", evicted {len(found.evicted)}"
     unknown = f" and {len(found.strangers)} unknown things" if found.strangers else ""
     freed = "" if found.dry_run else f"; freed {size(found.freed_bytes)}, the home now uses {size(found.home_bytes)}"
     print_lines([f"{verb} {captures}{unknown}{freed}"])
@@ -111,6 +114,10 @@ def _whole(found: DuFacts) -> list[tuple[str, str]]:
     return [
         ("captures and sessions", shared),
         ("pool of files", pool),
+        (
+            "copies of captures",
+            f"{size(found.copies_bytes)}; above {size(found.hot_budget_bytes)}, stored ones are evicted",
+        ),
         ("processes, terminals", size(found.hot_bytes)),
         ("store of images", size(found.stored_bytes)),
         ("names.db", size(found.names_bytes)),

@@ -558,6 +558,9 @@ _GC = Verb(
         Option(("--keep-operations",), "text", "Keep what is needed to undo operations up to this age.", "AGE"),
         Option(("--keep-last",), "number", "Keep the last N captures of each branch.", "N"),
         Option(("--keep-daily",), "number", "Keep the last capture of each of the last N days, of each branch.", "N"),
+        Option(
+            ("--hot-budget",), "size", "Evict captures that are in the store, while all take more than SIZE.", "SIZE"
+        ),
         Option(("--dry-run",), "flag", "Remove nothing; list what would be removed, and why others are kept."),
         Option(("--compact",), "flag", "Also make the pool smaller; fails if sessions are running."),
         JSON,
@@ -569,6 +572,10 @@ _GC = Verb(
     operation of the last 7 days (see --keep-operations). With --keep-last and --keep-daily, captures without a name are
     kept, too; days without a capture do not count. The parents of a needed capture stay in the log, but without
     their content. Also removes files in the home that belong to no capture and no session.
+
+    Also evicts captures ('waypoint evict'), the least recently used first, while all captures outside of the store take
+    more than a quarter of the disk (see --hot-budget, and hot_budget_bytes in config.json). The daemon does the same by
+    itself after it has stored captures.
 
     The home stores files in a pool, which on most file systems is one large file. The pool becomes smaller only while
     no session is running: by this command, or some seconds after the last session has ended. Until then, sessions can
