@@ -600,7 +600,8 @@ class DuFacts:
     `overhead_bytes`: the part of the pool that belongs to no file: free space and btrfs metadata. `rings_bytes`:
     terminals of live sessions, in memory. `home_bytes`: the whole home on disk. `free_bytes`: free space of that disk.
     `copies_bytes`: of all captures outside of the store, without what only live sessions have. `hot_budget_bytes`: if
-    they take more, captures that are in the store are evicted.
+    they take more, captures that are in the store are evicted. `storing`: the progress of the job that stores captures,
+    if it runs (`bytes`, `bytes_total`: of the present capture; `items`: captures).
     """
 
     holders: list[HolderFacts]
@@ -617,6 +618,7 @@ class DuFacts:
     free_bytes: int
     copies_bytes: int = 0
     hot_budget_bytes: int = 0
+    storing: dict[str, int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,22 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400}d{whole // 3600 % 24:02}h"
 
 
+def progress(found: object, before: str = "") -> str:
+    """Return the progress of a job, in JSON, as text: `3 of 8 items, 1.4 MiB`; "" if nothing is done. `before`: what
+    the text begins with.
+    """
+    words = []
+    match found:
+        case {"items": int(items), "items_total": total} if items:
+            words.append(f"{items} items" if total is None else f"{items} of {total} items")
+    match found:
+        case {"bytes": int(done), "bytes_total": int(total)}:
+            words.append(f"{size(done)} of {size(total)}")
+        case {"bytes": int(done)} if done:
+            words.append(size(done))
+    return before + ", ".join(words) if words else ""
+
+
 def age(moment: str | None) -> str:
     """Return the time since `moment`, a text as the daemon's answers have it (ISO 8601), as `duration` shows it. None:
     "-".

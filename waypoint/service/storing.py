@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import msgspec
 
 from waypoint.capture.captures import Captures
+from waypoint.model.activity import Progress
 from waypoint.model.errors import Failed, StateConflict, WaypointError
 from waypoint.model.records import Capture
 from waypoint.records.names import Names
@@ -59,6 +60,11 @@ class Storing:
         self._waiting.setdefault(capture.id, []).append(future)
         self._begin()
         await future
+
+    def progress(self) -> Progress | None:
+        """The progress of the job that stores captures; None if none runs. `bytes`: of the present capture."""
+        job = self._jobs.running(KIND)
+        return job.facts(whole=False).progress if job is not None else None
 
     def close(self) -> None:
         """Stop. The next daemon stores the captures that are not stored yet."""
@@ -154,7 +160,7 @@ class Storing:
             standing = self._names.standing(capture.id)
             if standing.durable:
                 return 0
-            found = self._captures.ingest(capture, lambda done: job.report(bytes=done))
+            found = self._captures.ingest(capture, lambda done, total: job.report(bytes=done, bytes_total=total))
             with self._names.change(KIND) as change:
                 standing = change.standing(capture.id)
                 change.set_standing(capture.id, msgspec.structs.replace(standing, image=found.image, durable=True))

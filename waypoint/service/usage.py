@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import glob
 import os
 from collections.abc import Iterator
 from glob import escape
 from pathlib import Path
+
+import msgspec
 
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import UnknownName, UsageProblem
@@ -26,7 +29,9 @@ async def du(home: Home, query: DuQuery) -> DuFacts:
     if wanted is not None and len(wanted) > MOST_NAMES:
         said = f"at most {MOST_NAMES} names are measured at once"
         raise UsageProblem("measure", f"{len(wanted)} names", said, "give fewer names, or none to measure everything")
-    return await asyncio.to_thread(_measure, home, wanted)
+    found = await asyncio.to_thread(_measure, home, wanted)
+    storing = home.storing.progress()
+    return dataclasses.replace(found, storing=msgspec.to_builtins(storing) if storing is not None else None)
 
 
 def _measure(home: Home, wanted: list[str] | None) -> DuFacts:

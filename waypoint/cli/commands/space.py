@@ -9,7 +9,7 @@ from waypoint.cli.output import note, print_json, print_lines, wants_colour, war
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import DuFacts, GcFacts
-from waypoint.model.rendering import age, short, size, table
+from waypoint.model.rendering import age, progress, short, size, table
 from waypoint.model.times import parse_age
 from waypoint.model.verbs import MAX_SECONDS, Given
 
@@ -119,7 +119,7 @@ def _whole(found: DuFacts) -> list[tuple[str, str]]:
             f"{size(found.copies_bytes)}; above {size(found.hot_budget_bytes)}, stored ones are evicted",
         ),
         ("processes, terminals", size(found.hot_bytes)),
-        ("store of images", size(found.stored_bytes)),
+        ("store of images", f"{size(found.stored_bytes)}{progress(found.storing, '; being stored: ')}"),
         ("names.db", size(found.names_bytes)),
         ("logs", size(found.logs_bytes)),
         ("the home", f"{size(found.home_bytes)}; {size(found.free_bytes)} are free on its disk"),
