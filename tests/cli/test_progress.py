@@ -24,7 +24,7 @@ def test_the_bar_has_the_share_that_is_done() -> None:
 
 def test_a_bar_is_drawn_on_a_terminal_only_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()
-    saved, asked = os.dup(2), threading.Event()
+    saved, null, asked = os.dup(2), os.open(os.devnull, os.O_WRONLY), threading.Event()
 
     def ask(*_: object) -> dict[str, object]:
         asked.set()
@@ -39,10 +39,10 @@ def test_a_bar_is_drawn_on_a_terminal_only_and_removed(monkeypatch: pytest.Monke
         left = os.read(master, 1000)
         assert left.endswith(b"\r\x1b[K"), left
         asked.clear()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.dup2(null, 2)
         with progress.shown("/h", "ingest", "storing"):
             assert not asked.wait(3 * progress._EVERY_S)
     finally:
         os.dup2(saved, 2)
-        for fd in (saved, master, slave):
+        for fd in (saved, null, master, slave):
             os.close(fd)

@@ -189,6 +189,7 @@ def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
     answers = iter(looks)
     pool = SimpleNamespace(settle=lambda: None, outlook=lambda: next(answers), unique_bytes=lambda: 0)
     captures._area = captures._area._replace(pool=pool)
+    captures.images.is_hot = lambda _: True
     return SimpleNamespace(
         names=names,
         captures=captures,
@@ -205,7 +206,7 @@ def test_on_a_short_disk_the_oldest_captures_are_removed_until_there_is_space(
     made = [one.id for one in chain(names, 2 * housekeeping.AT_ONCE + 5)]
     dropped: list[str] = []
     monkeypatch.setattr(captures, "drop", lambda capture: dropped.append(capture.id))
-    home = home_with(names, captures, [SHORT, ROOM, SHORT, SHORT, ROOM, ROOM, SHORT, SHORT, ROOM, ROOM, ROOM])
+    home = home_with(names, captures, [SHORT, SHORT, SHORT, ROOM, SHORT, SHORT, ROOM])
     reported: list[dict[str, int]] = []
     job: Any = SimpleNamespace(report=lambda **numbers: reported.append(numbers))
 

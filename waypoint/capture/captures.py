@@ -201,9 +201,9 @@ class Captures:
             if is_dropped:
                 drop_layers(self._area, capture.id, capture.layers)
 
-    def ingest(self, capture: Capture, on_progress: Callable[[int, int], None]) -> Ingested:
+    def ingest(self, capture: Capture, on_progress: Callable[[int, int | None], None]) -> Ingested:
         """Store the capture as an image, durably. The caller records that. `on_progress` gets the bytes so far, and
-        about how many there are. Raises Failed if the disk is short.
+        about how many there are; None if that is not known. Raises Failed if the disk is short.
         """
         size = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
         self._area.check_space(size, "an image", "store", f"capture {capture.id[:12]}")

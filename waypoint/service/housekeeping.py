@@ -200,7 +200,7 @@ class _Work:
     def _evict(self) -> None:
         """Evict captures, the least recently used first, while the disk is short or they exceed the budget."""
         home = self._home
-        for capture in home.captures.by_use():
+        for capture in filter(home.captures.images.is_hot, home.captures.by_use()):
             if self.is_cancelled or not (home.pool.outlook().is_short or home.captures.exceed(self._budget)):
                 break
             with contextlib.suppress(StoreDamaged):  # then the copy is needed

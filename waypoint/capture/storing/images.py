@@ -52,7 +52,7 @@ class Images:
     def is_hot(self, capture: Capture) -> bool:
         return os.path.isdir(self._area.pool.path(capture.tree))
 
-    def ingest(self, capture: Capture, on_progress: Callable[[int, int], None]) -> Ingested:
+    def ingest(self, capture: Capture, on_progress: Callable[[int, int | None], None]) -> Ingested:
         """Store a capture that is held. The image is durable on return. `on_progress`: as for `Captures.ingest`."""
         earlier, image = self._nearest_stored(capture)
         expected = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
@@ -61,7 +61,7 @@ class Images:
         on_progress(0, expected)
         parents = [image] if image else []
         order = _ingest_order(self.store, self._area, capture, parents, earlier)
-        return self.workers.run(order, Ingested, lambda done: on_progress(done, max(done, expected)))
+        return self.workers.run(order, Ingested, lambda done: on_progress(done, expected if done <= expected else None))
 
     def make_hot(self, capture: Capture) -> None:
         """Extract a capture from the store, unless it is hot, or the store does not have it."""

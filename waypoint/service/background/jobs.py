@@ -42,7 +42,7 @@ class Job:
         self._is_due = False  # a progress event is scheduled
         self._told_at = float("-inf")  # time of the last progress event, by the loop's clock
 
-    def report(self, **numbers: int) -> None:
+    def report(self, **numbers: int | None) -> None:
         """Set fields of Progress; an event follows within PROGRESS_S. Any thread may call this."""
         with self._lock:
             self._progress = msgspec.structs.replace(self._progress, **numbers)
