@@ -108,3 +108,67 @@ def test_the_terminal_gets_no_escape_sequences_of_a_session(
     terminal = on_terminal("diff", branch, "--patch", "--", str(project), env={"PAGER": "cat"})
     terminal.expect_exact(b"+?]0;title?")
     assert exit_status(terminal) == 0
+
+
+def test_ignored_files_caches_and_logs_are_left_out_on_request(home: Home, branch: str, project: Path) -> None:
+    script = """cd {}; mkdir -p src/build src/__pycache__ .venv; printf 'build/\\n!kept.log\\n' > src/.gitignore
+    echo '*' > .venv/.gitignore; touch src/a.py src/build/b src/__pycache__/c src/kept.log other.log ':x' $'\\xff.log'
+    mkdir -p pipe; mkfifo pipe/.gitignore; touch pipe/file; ln -s /etc/hostname src/link"""
+    home.must("exec", "-b", branch, "--", script.format(project))
+    lines = home.must("diff", branch, "--name-only", "--ignore", "--", str(project)).stdout.splitlines()
+    shown = {line.removeprefix(f"{project}/") for line in lines}
+    assert shown == {
+        ":x",
+        "pipe",
+        "pipe/.gitignore",
+        "pipe/file",
+        "src",
+        "src/.gitignore",
+        "src/a.py",
+        "src/kept.log",
+        "src/link",
+    }
+    everything = home.must("diff", branch, "--name-only", "--ignore", "--no-ignore", "--", str(project)).stdout
+    assert everything == home.must("diff", branch, "--name-only", "--", str(project)).stdout
+    assert len(everything.splitlines()) > len(shown)
+
+
+def test_two_captures_of_one_session_differ_where_it_changed_files_between(
+    home: Home, branch: str, project: Path
+) -> None:
+    script = f"""cd {project}; mkdir -p many/{{a,b,c}}; touch many/{{a,b,c}}/{{1,2,3}}; echo 1 > many/a/1
+    mkdir same; touch same/file; ln many/b/2 many/b/name; rm -r moved"""
+    home.must("exec", "-b", branch, "--", script)
+    home.must("checkpoint", f"{branch}-1", "-b", branch)
+    changes = f"""cd {project}; echo 2 >> many/a/1; rm many/b/1; mv many/c many/d; echo x > many/b/2; mkdir moved
+    touch moved/new; rm -r d; chmod 600 same/file; echo new > many/a/new"""
+    home.must("exec", "-b", branch, "--", changes)
+    home.must("checkpoint", f"{branch}-2", "-b", branch)
+
+    def told(*words: str) -> list[str]:
+        found = home.must("diff", *words, "--", str(project)).stdout.replace(f"{project}/", "")
+        return [" ".join(line.split()) for line in found.splitlines()]
+
+    assert told(f"{branch}-1", f"{branch}-2") == [
+        "D d/",
+        "D d/old -1",
+        "M many/a/1 +1",
+        "A many/a/new +1",
+        "D many/b/1",
+        "M many/b/2 +1",
+        "M many/b/name +1",
+        "D many/c/",
+        "D many/c/1",
+        "D many/c/2",
+        "D many/c/3",
+        "A many/d/",
+        "A many/d/1",
+        "A many/d/2",
+        "A many/d/3",
+        "A moved/",
+        "A moved/new",
+        "m same/file mode 644 to 600",
+        "14 files changed, 4 lines inserted, 1 deleted",
+    ]
+    assert len(told(f"{branch}-2", f"{branch}-1")) == 19
+    assert told(f"{branch}-2", branch) == []

@@ -64,7 +64,7 @@ class History:
         target = f"/v1/captures/{quote_branch(parse_name(name))}/layer"
         return parse(GotLayerFacts, self._ask_once(target, {"kind": kind, "dest": dest}))
 
-    def diff(
+    def diff(  # noqa: PLR0913  # each is an option of one request
         self,
         one: str,
         other: str | None = None,
@@ -73,12 +73,14 @@ class History:
         lines: bool = True,
         patch: bool = False,
         root: str = "/",
+        ignore: bool = False,
     ) -> list[ChangeFacts]:
         """What differs from the state `one` to `other`; without `other`, what `one` has changed of the machine.
 
         A state is a capture, a branch (its running session, if there is one), or `machine`. `paths`: absolute paths in
         the session; then only files at or below them are compared. `lines`: count inserted and deleted lines, which
-        takes longer. `patch`: also return patches in git's format, with paths relative to the folder `root`.
+        takes longer. `patch`: also return patches in git's format, with paths relative to the folder `root`. `ignore`:
+        leave out files that `.gitignore` files of the later state name, caches and logs.
         """
         body: dict[str, object] = {"one": parse_name(one), "other": None if other is None else parse_name(other)}
         body |= {
@@ -87,6 +89,8 @@ class History:
             "patch": patch,
             "root": as_json_text(root),
         }
+        if ignore:  # a daemon of an earlier version does not know this field
+            body["ignore"] = True
         return parse_list(ChangeFacts, ask(self._home, "POST", "/v1/diffs", body), "changes")
 
     def apply(

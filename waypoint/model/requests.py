@@ -171,7 +171,8 @@ class LayerRequest(Request, frozen=True):
 class DiffRequest(Request, frozen=True):
     """`one`, `other`: a name, or `machine`; without `other`: what `one` has changed of the machine. `paths`: absolute
     paths in the session; if there are any, only files at or below them are compared. `lines`: count inserted and
-    deleted lines. `patch`: also return patches, with paths relative to the folder `root`.
+    deleted lines. `patch`: also return patches, with paths relative to the folder `root`. `ignore`: without the files
+    that `.gitignore` files of the later state name, caches and logs.
     """
 
     one: str
@@ -180,6 +181,7 @@ class DiffRequest(Request, frozen=True):
     lines: bool = True
     patch: bool = False
     root: str = "/"
+    ignore: bool = False
 
 
 class ApplyRequest(Request, frozen=True):

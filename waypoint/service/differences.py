@@ -5,7 +5,7 @@ import contextlib
 import os
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Literal
 
 from waypoint.capture.captures import HeldCapture
@@ -14,25 +14,27 @@ from waypoint.linux.tasks import pauses
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, UsageProblem, of_machine
 from waypoint.model.facts import ChangeFacts
 from waypoint.model.names import MACHINE
-from waypoint.model.records import ProgramsLayer, Setting
+from waypoint.model.records import ProgramsLayer, Setting, User
 from waypoint.model.requests import DiffRequest
 from waypoint.service.home import Home
 from waypoint.service.shapes import Pages
 from waypoint.session.birth import rights
 from waypoint.session.held import held_now
+from waypoint.session.ignored import find_ignored
 from waypoint.session.views import common_setting, mounted_view, scope_of
 from waypoint.terminal.shell import dump
 from waypoint.upper import layout, patches
 from waypoint.upper.changes import changed_targets
 from waypoint.upper.comparing import Change, changes, contents
-from waypoint.upper.views import Pairs, Views, candidates
+from waypoint.upper.views import Pairs, Views, candidates, find_touched
 
-_PAGE = 64
+_PAGE = 256
 _MOST_PATCHES = 256 << 20
 """Bytes of all patches together, which are held in memory."""
 _BETWEEN_PAUSES = 32  # changes that are compared before the thread waits for a frozen session
 NO_LINES = patches.Lines(None, None)
 _VOLATILE = frozenset((b"_", b"OLDPWD", b"WAYPOINT_BRANCH"))
+_WITH_CONTENT = (stat.S_IFREG, stat.S_IFLNK)
 TYPES: Mapping[int, str] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "folder",
@@ -105,25 +107,42 @@ def _files_in(
     scope = scope_of(resources.places, setting, target, request.paths)
     if scope is None:
         return
+    touched = find_touched(trees[0], trees[1], target) if all(trees) else None
     uppers = [layout.upper_of(tree, target) if tree else "" for tree in trees]
     with contextlib.ExitStack() as held:
         mounted = [held.enter_context(mounted_view(resources.places, setting.base, target, one)) for one in uppers]
-        views = Views(*(held.enter_context(open_folder(one.path)) for one in mounted))
-        pairs = held.enter_context(Pairs(views))
-        differing = candidates(uppers[0], uppers[1], scope.concerns)
+        views, sealed = (
+            [held.enter_context(open_folder(place)) for place in places]
+            for places in ([one.path for one in mounted], [one.upper for one in mounted])
+        )
+        pairs = held.enter_context(Pairs(Views(*views), (sealed[0], sealed[1])))
+        differing = candidates(uppers[0], uppers[1], scope.concerns, touched)
         held.enter_context(rights.as_caller(resources))
-        for number, change in enumerate(changes(differing, pairs, scope)):
+        found: Iterable[Change] = changes(differing, pairs, scope)
+        if request.ignore:
+            found = _without_ignored(list(found), views[0], target, request, rights.restricted_caller(resources))
+        for number, change in enumerate(found):
             if number % _BETWEEN_PAUSES == 0:
                 pauses.wait()
             yield _facts(change, target, pairs, request)
 
 
+def _without_ignored(
+    found: list[Change], view: int, target: str, request: DiffRequest, user: User | None
+) -> Iterator[Change]:
+    are_folders = {
+        change.path: any(facts is not None and stat.S_ISDIR(facts.st_mode) for facts in change[2:4]) for change in found
+    }
+    ignored = find_ignored(request.one, view, target, are_folders, user)
+    return (change for change in found if change.path not in ignored)
+
+
 def _facts(change: Change, target: str, pairs: Pairs, request: DiffRequest) -> ChangeFacts:
     lines = NO_LINES
-    has_content = any(one is not None and _has_content(one) for one in (change.present, change.wanted))
-    if (request.lines or request.patch) and has_content:
-        path = shown(target, change.path).removeprefix(request.root.rstrip("/")).lstrip("/")
-        lines = _lines(path, change, pairs, with_patch=request.patch)
+    if request.lines or request.patch:
+        old, new = _sized(change.present), _sized(change.wanted)
+        if old is not None or new is not None:
+            lines = _lines(change, target, pairs, request)
     return file_facts(change, target, lines, with_patch=request.patch)
 
 
@@ -156,24 +175,26 @@ def shown(target: str, path: str) -> str:
 
 def as_utf8(path: str) -> str:
     """A path as JSON can have it: each byte that is not UTF-8 becomes `\\xNN`."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+    return path if path.isascii() else os.fsencode(path).decode(errors="backslashreplace")
 
 
-def _has_content(facts: os.stat_result) -> bool:
-    return stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode)
+def _sized(facts: os.stat_result | None) -> os.stat_result | None:
+    """The facts of an entry with content: of a file or link."""
+    return facts if facts is not None and stat.S_IFMT(facts.st_mode) in _WITH_CONTENT else None
 
 
-def _lines(path: str, change: Change, pairs: Pairs, *, with_patch: bool) -> patches.Lines:
-    sizes = [one.st_size for one in (change.present, change.wanted) if one is not None and _has_content(one)]
+def _lines(change: Change, target: str, pairs: Pairs, request: DiffRequest) -> patches.Lines:
+    before, after = _sized(change.present), _sized(change.wanted)
     read: tuple[bytes | None, bytes | None] = (None, None)
-    if max(sizes) <= patches.MOST_BYTES:
+    if all(facts is None or facts.st_size <= patches.MOST_BYTES for facts in (before, after)):
         with contextlib.suppress(PermissionError):  # it is shown like a binary file
             read = contents(change, pairs, patches.MOST_BYTES)
-    old, new = (
-        patches.File(facts.st_mode, content) if facts is not None and _has_content(facts) else None
-        for facts, content in zip((change.present, change.wanted), read, strict=True)
-    )
-    return patches.compare(path, old, new, with_patch=with_patch)
+    old = patches.File(before.st_mode, read[0]) if before is not None else None
+    new = patches.File(after.st_mode, read[1]) if after is not None else None
+    path = ""
+    if request.patch:
+        path = shown(target, change.path).removeprefix(request.root.rstrip("/")).lstrip("/")
+    return patches.compare(path, old, new, with_patch=request.patch)
 
 
 def _size(facts: os.stat_result | None) -> int | None:

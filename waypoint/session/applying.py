@@ -154,7 +154,7 @@ class _Planning:
         view = enter(mounted_view(resources.places, setting.base, target, upper))
         views = Views(enter(open_folder(view.path)), enter(open_folder(self._lowers[place])))
         above = enter(open_folder(upper))
-        pairs = enter(Pairs(views))
+        pairs = enter(Pairs(views, (above, None)))
         self.pairs.append(pairs)
         scope = scope_of(resources.places, setting, target, self._options.paths)
         if scope is None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import stat
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from waypoint.linux.storage import beneath
@@ -58,32 +58,47 @@ def changes(differing: Iterable[Candidate], pairs: Pairs, scope: Scope) -> Itera
     """
     compared = None  # the last folder that was compared with all its content
     for candidate in differing:
-        is_same = candidate.is_same and not candidate.is_folder
-        if not is_same and (compared is None or not is_below(candidate.path, compared)):
-            is_whole = yield from _compare(candidate.path, pairs, scope, candidate.source, is_whole=candidate.is_whole)
-            compared = candidate.path if is_whole else None
+        path, is_whole = candidate.path, candidate.is_whole
+        if candidate.is_same and not candidate.is_folder:
+            continue
+        if compared is not None and is_below(path, compared):
+            continue
+        compared = None
+        sides = pairs.at(path)
+        wanted, present = _look(sides)
+        how = _compare_one(sides, wanted, present)
+        names: set[str] = set()
+        if is_whole or how in ("type", "removed"):
+            compared = path
+            names = {*_names(sides.wanted, wanted), *_names(sides.present, present)}
+        if how is not None and scope.has(path):
+            yield Change(path, how, wanted, present, _absolute(path, candidate.source))
+        if names:
+            yield from _compare_all(path, names, pairs, scope)
 
 
-def _compare(path: str, pairs: Pairs, scope: Scope, source: str, *, is_whole: bool) -> Generator[Change, None, bool]:
-    """Yield the changes at the path and, with `is_whole` or if a folder is in one of the views only, below it. Return
-    whether the content was compared.
-    """
-    waiting = [path]  # no recursion: the session chooses how deep its folders are
+def _compare_all(folder: str, names: Iterable[str], pairs: Pairs, scope: Scope) -> Iterator[Change]:
+    """Yield the changes of the entries `names` of a folder, and of everything below them."""
+    waiting = _paths_below(folder, names, scope)  # no recursion: the session chooses how deep its folders are
     while waiting:
         path = waiting.pop()
         sides = pairs.at(path)
-        wanted, present = (entry.look() if entry is not None else None for entry in sides)
+        wanted, present = _look(sides)
         how = _compare_one(sides, wanted, present)
-        is_whole = is_whole or how in ("type", "removed")
-        names: set[str] = set()
-        if is_whole:
-            names = {*_names(sides.wanted, wanted), *_names(sides.present, present)}
+        below = {*_names(sides.wanted, wanted), *_names(sides.present, present)}
         if how is not None and scope.has(path):
-            yield Change(path, how, wanted, present, _absolute(path, source))
-        source = ""
-        below = (f"{path}/{name}" for name in sorted(names, reverse=True))
-        waiting += filter(scope.concerns, below)
-    return is_whole
+            yield Change(path, how, wanted, present)
+        waiting += _paths_below(path, below, scope)
+
+
+def _look(sides: Sides) -> tuple[os.stat_result | None, os.stat_result | None]:
+    wanted, present = sides
+    return None if wanted is None else wanted.look(), None if present is None else present.look()
+
+
+def _paths_below(folder: str, names: Iterable[str], scope: Scope) -> list[str]:
+    """The paths that are compared, sorted; the first one is the last of the list."""
+    return [path for name in sorted(names, reverse=True) if scope.concerns(path := f"{folder}/{name}")]
 
 
 def _absolute(path: str, source: str) -> str:

@@ -28,17 +28,21 @@ def is_text(content: bytes) -> bool:
 
 
 def compare(old: bytes, new: bytes, *, with_hunks: bool = True) -> TextDiff:
+    if not with_hunks and not (old and new):
+        return TextDiff(_count(new), _count(old), [])
     one, other = old.splitlines(keepends=True), new.splitlines(keepends=True)
     if b"\r" in old or b"\r" in new:  # splitlines also splits at a lone carriage return
         one, other = (_lines(text) for text in (old, new))
-    if not with_hunks and not (one and other):
-        return TextDiff(len(other), len(one), [])
     matcher = _Matcher(one, other)
     deletions = insertions = 0
     for tag, low, high, new_low, new_high in matcher.get_opcodes():
         if tag != "equal":
             deletions, insertions = deletions + high - low, insertions + new_high - new_low
     return TextDiff(insertions, deletions, list(_hunks(matcher, one, other)) if with_hunks else [])
+
+
+def _count(text: bytes) -> int:
+    return text.count(b"\n") + bool(text and not text.endswith(b"\n"))
 
 
 def _lines(text: bytes) -> list[bytes]:

@@ -8,11 +8,12 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from waypoint.linux.storage import beneath
+from waypoint.linux.storage import beneath, btrfs_changes
 from waypoint.linux.storage.descriptors import open_folder
+from waypoint.upper import layout
 from waypoint.upper.changes import OPAQUE, REDIRECT, is_whiteout
 
 READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY
@@ -33,12 +34,17 @@ class Views(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An entry of a view: a descriptor of its folder, and its name. No method follows a link."""
+    """An entry of a view: a descriptor of its folder, and its name. `facts`: those of an entry that nobody changes, if
+    they are known. No method follows a link.
+    """
 
     folder: int
     name: str
+    facts: os.stat_result | None = None
 
     def look(self) -> os.stat_result | None:
+        if self.facts is not None:
+            return self.facts
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         return None
@@ -56,37 +62,82 @@ class Sides(NamedTuple):
     present: Entry | None
 
 
+class _Side:
+    """One view, and its upper directory if that is sealed and known. Keeps the folder of the last path open in both."""
+
+    def __init__(self, view: int, upper: int | None, *, across: bool) -> None:
+        self._view = view
+        self._upper = upper
+        self._across = across
+        self._path = ""
+        self._folders: list[int | None] = []  # of the upper directory, and of the view once it was needed
+
+    def close(self) -> None:
+        for fd in self._folders:
+            if fd is not None:
+                os.close(fd)
+        self._folders = []
+
+    def enter(self, folder: str) -> None:
+        self.close()
+        self._path = folder
+        self._folders.append(None if self._upper is None else _open_if_there(self._upper, folder, across=False))
+
+    def entry(self, name: str) -> Entry | None:
+        """What the upper directory has there, unless it is a folder, the view shows unchanged. A look at it through the
+        overlay takes three times as long.
+        """
+        upper = self._folders[0]
+        if upper is not None:
+            with contextlib.suppress(FileNotFoundError):
+                facts = os.stat(name, dir_fd=upper, follow_symlinks=False)
+                if not stat.S_ISDIR(facts.st_mode) and not is_whiteout(facts):
+                    return Entry(upper, name, facts)
+        if len(self._folders) == 1:
+            self._folders.append(_open_if_there(self._view, self._path, across=self._across))
+        folder = self._folders[1]
+        return None if folder is None else Entry(folder, name)
+
+
 class Pairs:
     """Finds entries in two views. Keeps the folder of the last path open, because the next path often is in it; so an
-    entry may be in a folder that was moved away meanwhile. `across`: what is mounted in a view is a part
-    of it.
+    entry may be in a folder that was moved away meanwhile.
+
+    `uppers`: descriptors of the views' upper directories, if nobody changes them. `across`: what is mounted in a view
+    is a part of it.
     """
 
-    def __init__(self, views: Views, *, across: bool = False) -> None:
+    def __init__(
+        self, views: Views, uppers: tuple[int | None, int | None] = (None, None), *, across: bool = False
+    ) -> None:
         self.views = views
-        self._across = across
+        self._sides = [_Side(*given, across=across) for given in zip(views, uppers, strict=True)]
         self._folder: str | None = None
-        self._folders: list[int | None] = []
+        self._last: tuple[str, Sides] | None = None
 
     def __enter__(self) -> "Pairs":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for fd in self._folders:
-            if fd is not None:
-                os.close(fd)
-        self._folder, self._folders = None, []
+        for side in self._sides:
+            side.close()
+        self._folder = self._last = None
 
     def at(self, path: str) -> Sides:
-        """The entries at `path`, valid until the next call."""
+        """The entries at `path`, valid until the next call with another path."""
+        if self._last is not None and self._last[0] == path:
+            return self._last[1]
         folder, _, name = path.rpartition("/")
         if folder != self._folder:
             self.__exit__()
             _check_length(path)
-            for view in self.views:
-                self._folders.append(_open_if_there(view, folder, across=self._across))
+            for side in self._sides:
+                side.enter(folder)
             self._folder = folder
-        return Sides(*(None if fd is None else Entry(fd, name) for fd in self._folders))
+        wanted, present = self._sides
+        found = Sides(wanted.entry(name), present.entry(name))
+        self._last = path, found
+        return found
 
 
 def _open_if_there(view: int, folder: str, *, across: bool) -> int | None:
@@ -112,10 +163,11 @@ class _Facts(NamedTuple):
     """
 
     hides: str
-    inode: int
-    mode: int
-    owner: tuple[int, int]
-    changed_ns: int
+    is_folder: bool
+    inode: int = 0
+    mode: int = 0
+    owner: tuple[int, int] = (0, 0)
+    changed_ns: int = 0
 
 
 _WHITEOUT, _OPAQUE = "removed", "replaced"
@@ -136,65 +188,126 @@ class Candidate(NamedTuple):
     source: str
 
 
+class Touched(NamedTuple):
+    """Where two upper directories can differ. `paths`: of changed files and folders, with all folders above them.
+    `new_names`: by the inode of a folder, names that were added to it: what has such a name may have been moved there,
+    with everything in it.
+    """
+
+    paths: set[str]
+    new_names: dict[int, set[str]]
+
+
+def find_touched(tree: str, other: str, target: str) -> Touched | None:
+    """Where the upper directories for the mount at `target` can differ in two sealed upper trees; None if that is not
+    known: neither is a later snapshot of the other one.
+    """
+    found = btrfs_changes.changes(tree, other) or btrfs_changes.changes(other, tree)
+    if found is None:
+        return None
+    above = f"{os.path.relpath(layout.upper_of(tree, target), tree)}/"
+    paths = (os.fsdecode(path) for path in found.paths)
+    names = {inode: set(map(os.fsdecode, added)) for inode, added in found.new_names.items()}
+    return Touched({path.removeprefix(above) for path in paths if path.startswith(above)}, names)
+
+
 def candidates(
-    wanted_upper: str, present_upper: str, is_asked: Callable[[str], bool] = lambda _: True
+    wanted_upper: str,
+    present_upper: str,
+    is_asked: Callable[[str], bool] = lambda _: True,
+    touched: Touched | None = None,
 ) -> list[Candidate]:
     """The candidates, each folder directly before its content, except those for which `is_asked` is False, with all
-    below them. An upper directory that does not exist has no entries. Raises OSError (E2BIG) if there are more than
-    MOST_ENTRIES.
+    below them. An upper directory that does not exist has no entries. `touched`: None: they can differ anywhere. Raises
+    OSError (E2BIG) if there are more than MOST_ENTRIES.
     """
-    wanted, present = (dict(_entries(upper, is_asked)) for upper in (wanted_upper, present_upper))
     found: list[Candidate] = []
-    whole = ""
-    for path in sorted({*wanted, *present}, key=_in_order):
-        if whole and path.startswith(f"{whole}/"):
-            continue
-        one, other = wanted.get(path), present.get(path)
-        hiding = [entry.hides if entry is not None else "" for entry in (one, other)]
-        is_whole = hiding[0] != hiding[1]
-        is_folder = any(entry is not None and stat.S_ISDIR(entry.mode) for entry in (one, other))
-        source = hiding[0].removeprefix(_MOVED) if hiding[0].startswith(_MOVED) else ""
-        found.append(Candidate(path, one == other, is_whole, is_folder, source))
-        whole = path if is_whole else whole
+    with contextlib.ExitStack() as opened:
+        roots = [
+            opened.enter_context(open_folder(upper)) if os.path.isdir(upper) else None
+            for upper in (wanted_upper, present_upper)
+        ]
+        waiting = [_Found("", None, None, is_new=touched is None)]
+        while waiting:
+            one = waiting.pop()
+            if one.path:
+                found.append(candidate := _candidate(one))
+                if candidate.is_whole or not candidate.is_folder:
+                    continue
+            below = [each for each in _below(roots, one, touched) if is_asked(each.path)]
+            if len(found) + len(waiting) + len(below) > MOST_ENTRIES:
+                raise OSError(errno.E2BIG, f"more than {MOST_ENTRIES} of its files differ from the base")
+            waiting += reversed(below)
     return found
 
 
-def _in_order(path: str) -> str:
-    """The key that sorts a folder's content directly behind the folder: `a/b` before `a b`."""
-    return path.replace("/", "\0")
+class _Found(NamedTuple):
+    """A path in one or both upper directories, and the facts of its entries. `is_new`: everything below may differ."""
+
+    path: str
+    wanted: _Facts | None
+    present: _Facts | None
+    is_new: bool
 
 
-def _entries(upper: str, is_asked: Callable[[str], bool]) -> Iterator[tuple[str, _Facts]]:
-    if not os.path.isdir(upper):
-        return
-    with open_folder(upper) as root:
-        for number, entry in enumerate(_walk(root, is_asked)):
-            if number == MOST_ENTRIES:
-                said = f"more than {MOST_ENTRIES} of its files differ from the base"
-                raise OSError(errno.E2BIG, said)
-            yield entry
+def _candidate(found: _Found) -> Candidate:
+    path, wanted, present, _ = found
+    hides = "" if wanted is None else wanted.hides
+    is_whole = hides != ("" if present is None else present.hides)
+    is_folder = (wanted is not None and wanted.is_folder) or (present is not None and present.is_folder)
+    source = hides.removeprefix(_MOVED) if hides.startswith(_MOVED) else ""
+    return Candidate(path, wanted == present, is_whole, is_folder, source)
 
 
-def _walk(root: int, is_asked: Callable[[str], bool]) -> Iterator[tuple[str, _Facts]]:
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
-        with beneath.opened(root, folder, READ_FOLDER) as above, os.scandir(above) as found:
-            for item in found:
-                path = f"{folder}{item.name}"
-                _check_length(path)
-                if not is_asked(path):
-                    continue
-                facts = item.stat(follow_symlinks=False)
-                is_folder = stat.S_ISDIR(facts.st_mode)
-                hides = _WHITEOUT if is_whiteout(facts) else ""
-                if is_folder:
-                    hides = _how_hides(Entry(above, item.name))
-                    waiting.append(f"{path}/")
-                # A folder's ctime changes with its entries, which are compared on their own.
-                changed = 0 if is_folder else facts.st_ctime_ns
-                owner = (facts.st_uid, facts.st_gid)
-                yield path, _Facts(hides, facts.st_ino, facts.st_mode, owner, changed)
+def _below(roots: Sequence[int | None], above: _Found, touched: Touched | None) -> Iterator[_Found]:
+    """The entries of a folder of the upper directories, sorted by name."""
+    prefix = f"{above.path}/" if above.path else ""
+    with contextlib.ExitStack() as opened:
+        folders: list[int | None] = []
+        items: list[dict[str, os.DirEntry[str]]] = []
+        for root, facts in zip(roots, (above.wanted, above.present), strict=True):
+            is_there = root is not None and (not above.path or (facts is not None and facts.is_folder))
+            fd = (
+                opened.enter_context(beneath.opened(root, above.path, READ_FOLDER))
+                if root is not None and is_there
+                else None
+            )
+            folders.append(fd)
+            items.append({} if fd is None else {item.name: item for item in opened.enter_context(os.scandir(fd))})
+        one, other = items
+        names = one.keys() | other.keys() if one and other else (one or other).keys()
+        new_names: set[str] = set()
+        if touched is not None and not above.is_new:
+            inodes = (os.fstat(fd).st_ino for fd in folders if fd is not None)
+            new_names = set().union(
+                *(touched.new_names.get(inode, set()) for inode in inodes), one.keys() ^ other.keys()
+            )
+            names = {name for name in names if name in new_names or prefix + name in touched.paths}
+        are_compared = None not in roots
+        for name in sorted(names):
+            path = prefix + name
+            _check_length(path)
+            wanted, present = (
+                None if fd is None or name not in found else _facts(fd, found[name], is_compared=are_compared)
+                for fd, found in zip(folders, items, strict=True)
+            )
+            yield _Found(path, wanted, present, is_new=above.is_new or name in new_names)
+
+
+_FILE = _Facts("", is_folder=False)
+
+
+def _facts(folder: int, item: "os.DirEntry[str]", *, is_compared: bool) -> _Facts:
+    if not is_compared and (item.is_file(follow_symlinks=False) or item.is_symlink()):
+        return _FILE
+    facts = item.stat(follow_symlinks=False)
+    is_folder = stat.S_ISDIR(facts.st_mode)
+    hides = _WHITEOUT if is_whiteout(facts) else ""
+    if is_folder:
+        hides = _how_hides(Entry(folder, item.name))
+    # A folder's ctime changes with its entries, which are compared on their own.
+    changed = 0 if is_folder else facts.st_ctime_ns
+    return _Facts(hides, is_folder, facts.st_ino, facts.st_mode, (facts.st_uid, facts.st_gid), changed)
 
 
 def _check_length(path: str) -> None:

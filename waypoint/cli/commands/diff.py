@@ -28,6 +28,7 @@ def run(given: Given) -> int:
         paths=[absolute(path) for path in given.texts("words")],
         lines=forms != ["name_only"],
         patch=forms == ["patch"],
+        ignore=given.flag("ignore") and not given.flag("no_ignore"),
     )
     if given.flag("json"):
         print_json(as_json(found))

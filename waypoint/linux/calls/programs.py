@@ -70,14 +70,19 @@ def run(
     return done.stdout
 
 
-def answer(name: str, *args: StrPath, given: bytes, user: Identity, home: str) -> "subprocess.CompletedProcess[bytes]":
-    """Run program `name` as `user`, whose home is `home`, with `given` as its stdin; return how it has ended."""
+def answer(
+    name: str, *args: StrPath, given: bytes, user: Identity, home: str, timeout_s: float | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run program `name` as `user`, whose home is `home`, with `given` as its stdin; return how it has ended. After
+    `timeout_s` it is killed: subprocess.TimeoutExpired.
+    """
     return subprocess.run(
         [_found(name), *args],
         input=given,
         capture_output=True,
         env={**_ENVIRONMENT, "HOME": home},
         check=False,
+        timeout=timeout_s,
         **_as_user(user),
     )
 

@@ -251,6 +251,8 @@ _DIFF = Verb(
         Option(("-p", "--patch"), "flag", "Show the lines that differ, as a patch in git's format."),
         Option(("--name-only",), "flag", "Print only the paths of the files."),
         Option(("--exit-code",), "flag", "Exit status 1 if there are differences."),
+        Option(("--ignore",), "flag", "Leave out files that .gitignore files name, caches and logs."),
+        Option(("--no-ignore",), "flag", "Show all files (default); cancels --ignore, as in a shell alias."),
         JSON,
         HOME,
     ),
