@@ -106,10 +106,20 @@ def _loops() -> Iterator[Resource]:
 def _cgroups() -> Iterator[Resource]:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " - cgroup" in line:
-            for folder, folders, _ in os.walk(line.split()[4]):
-                if "/waypoint" in folder and not folders:  # groups above them are shared by all homes
+            for folder in _innermost(line.split()[4]):
+                if "/waypoint" in folder:  # groups above them are shared by all homes
                     yield Resource("cgroup", folder, folder)
-                folders[:] = [name for name in folders if not name.startswith("waypoint-probe-")]
+
+
+def _innermost(folder: str) -> Iterator[str]:
+    """Yield the cgroups from `folder` downwards that have no groups below, except those of probes."""
+    with contextlib.suppress(OSError):  # it was removed while we looked
+        if os.stat(folder).st_nlink == 2:  # no folders below: need not read the names of its many files
+            yield folder
+            return
+        for entry in os.scandir(folder):
+            if not entry.name.startswith("waypoint-probe-") and entry.is_dir(follow_symlinks=False):
+                yield from _innermost(entry.path)
 
 
 def _processes(known: Mapping[str, int]) -> Iterator[Resource]:
