@@ -165,7 +165,7 @@ def test_a_walk_back_reads_only_the_captures_that_are_asked_for(
 def test_operations_are_listed_in_pieces(names: Names) -> None:
     for number in range(PIECE + 5):
         with names.change(f"verb {number}") as change:
-            change.put("name", Ref(kind="checkpoint", capture=str(number)))
+            change.put("name", Ref(kind="checkpoint", capture=f"{number:032}"))
     pieces = list(names.iter_operations())
     assert [len(piece) for piece in pieces] == [PIECE, 5]
     assert [one.number for piece in pieces for one in piece] == list(range(PIECE + 5, 0, -1))

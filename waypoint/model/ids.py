@@ -5,6 +5,7 @@ import re
 
 ID_HEX_DIGITS = 32
 MIN_PREFIX = 4
+ID_PATTERN = rf"^[0-9a-f]{{{ID_HEX_DIGITS}}}(?![\s\S])"  # "$" would also match before a newline at the end
 _IMAGE_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},64}}")
 _PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},{ID_HEX_DIGITS}}}")
 

@@ -1,11 +1,23 @@
 """The records about branches, captures, sessions and operations in the store."""
 
 from collections.abc import Collection
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from waypoint.model.conditions import Degradation
+from waypoint.model.ids import ID_PATTERN, is_id
+from waypoint.model.names import MAX_NAME_BYTES, NAME_PATTERN
+
+Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
+"""An id, checked whenever a record is decoded: ids become names of files and folders, and a home's database may come
+from elsewhere."""
+
+Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN, max_length=MAX_NAME_BYTES)]
+"""The name of a branch, checked like an Id."""
+
+LayerKind = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}(?![\s\S])")]
+"""The kind of a layer, which becomes the name of a folder."""
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +170,7 @@ class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
     """`tree`: the sealed upper tree in the pool, whose size is measured on request."""
 
     KIND: ClassVar[str] = "files"
-    tree: str
+    tree: Id
 
 
 class Fixed(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,7 +270,7 @@ class AttachedLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 L = TypeVar("L", FilesLayer, ProcessesLayer, ProgramsLayer, TerminalLayer, ShellLayer)
 KnownLayer = FilesLayer | ProcessesLayer | ProgramsLayer | TerminalLayer | ShellLayer
-Layers = dict[str, dict[str, Any]]
+Layers = dict[LayerKind, dict[str, Any]]
 """The records of a capture's layers as JSON objects, by kind. `Capture.layer` gives one its type."""
 
 
@@ -287,9 +299,9 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     `created` of the branch's ref, which identifies a renamed branch; 0.0 in old captures.
     """
 
-    id: str
-    branch: str
-    parents: list[str]
+    id: Id
+    branch: Name
+    parents: list[Id]
     created: float
     tier: Tier
     layers: Layers
@@ -304,10 +316,14 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     clock: float = 0.0
     branch_created: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not is_id(self.tree):  # `layers` is not typed: a capture may have layers of later versions
+            raise ValueError("the name of the tree of its files is not an id")
+
     @property
     def tree(self) -> str:
         """The sealed upper tree in the pool with the capture's files."""
-        return str(self.layers["files"]["tree"])
+        return str(self.layers.get("files", {}).get("tree"))
 
     def layer(self, kind: type[L]) -> L | None:
         """The record of the capture's layer; None if the capture lacks the layer."""
@@ -361,9 +377,9 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     `session`: its id. `tree`: the name of its upper tree. `started`: seconds since the epoch.
     """
 
-    branch: str
-    session: str
-    tree: str
+    branch: Name
+    session: Id
+    tree: Id
     started: float
     setting: Setting
 
@@ -377,8 +393,8 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: RefKind
-    capture: str | None
-    origin: str | None = None
+    capture: Id | None
+    origin: Id | None = None
     created: float = 0.0
 
 
@@ -394,7 +410,7 @@ class Aside(msgspec.Struct, frozen=True, kw_only=True):
     continued; None: the whole session was replaced.
     """
 
-    capture: str
+    capture: Id
     only: Aspect | None = None
 
 
@@ -425,7 +441,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     folders.
     """
 
-    journal: str
+    journal: Id
     branch: str
     count: int
 
@@ -462,7 +478,7 @@ class Deed(NamedTuple):
 
     act: Literal["end", "start", "restore"]
     branch: str
-    capture: str | None = None
+    capture: Id | None = None
     only: Aspect | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from waypoint.model.records import Allowance
+from waypoint.model.records import Allowance, LayerKind
 
 MAX_NUMBER = (1 << 63) - 1
 """The largest number that names.db can hold (sqlite.org/datatype3.html)."""
@@ -27,11 +27,8 @@ Processors = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
 WantedTier = Literal["auto", "live", "respawn", "files"]
 
-VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?![\s\S])")]
 """A valid name of a shell variable."""
-
-
-LayerKind = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_-]{0,31}$")]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

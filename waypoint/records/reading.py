@@ -1,7 +1,7 @@
 """Reading names, captures, live sessions and the operation log."""
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -9,8 +9,8 @@ import msgspec
 
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.ids import is_id, is_id_prefix, is_image_prefix
-from waypoint.model.names import in_order
-from waypoint.model.records import Capture, Intent, LiveRow, Operation, Proof, Ref, Standing, StoreIdentity
+from waypoint.model.names import in_order, is_name
+from waypoint.model.records import Capture, Id, Intent, LiveRow, Operation, Proof, Ref, Standing, StoreIdentity
 from waypoint.records.failures import damaged_record
 
 PIECE = 64
@@ -38,7 +38,7 @@ class Link(NamedTuple):
 class _Place(msgspec.Struct):
     """The part of a capture's record that `Link` needs. msgspec skips the other fields, which is faster."""
 
-    parents: list[str]
+    parents: list[Id]
     branch: str
     branch_created: float = 0.0
 
@@ -62,6 +62,14 @@ class Reader:
             return msgspec.json.decode(record, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter: a string in the JSON is not UTF-8
             raise damaged_record(what, self.path, str(error)) from error
+
+    def _ids(self, rows: Iterable[tuple[str, ...]], what: str) -> list[str]:
+        """The ids in the first column of `rows`. Raises StoreDamaged if one is none: ids become names of files."""
+        found = [row[0] for row in rows]
+        wrong = next((one for one in found if not (isinstance(one, str) and is_id(one))), None)
+        if wrong is not None:
+            raise damaged_record(what, self.path, f"{wrong!r} is not an id")
+        return found
 
     def _rows_of(self, query: str, captures: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The rows of `query` with the ids `captures` in place of its `{}`. One query for each PIECE ids."""
@@ -118,6 +126,7 @@ class Reader:
         )
         created, last = float("inf"), ""
         while rows := self._execute(query, (created, created, last, PIECE)).fetchall():
+            self._ids([row[1:] for row in rows], "the captures")
             yield [
                 self._decoded(record, _Place, f"capture {capture}").link(capture, at) for at, capture, record in rows
             ]
@@ -144,11 +153,14 @@ class Reader:
     def images(self) -> dict[str, str]:
         """The ids of the images of all captures that are in the store and whose content was not removed, by capture."""
         query = "SELECT capture, image FROM standings WHERE image NOTNULL AND NOT removed"
-        return dict(self._execute(query, ()).fetchall())
+        rows = self._execute(query, ()).fetchall()
+        self._ids(rows, "the captures in the store")
+        return dict(rows)
 
     def removed(self) -> set[str]:
         """The ids of the captures whose content was removed from the disk."""
-        return {capture for (capture,) in self._execute("SELECT capture FROM standings WHERE removed", ()).fetchall()}
+        rows = self._execute("SELECT capture FROM standings WHERE removed", ()).fetchall()
+        return set(self._ids(rows, "the removed captures"))
 
     # --- names
 
@@ -168,6 +180,9 @@ class Reader:
         """
         rows = self._execute("SELECT name, record FROM refs", ()).fetchall()
         rows.sort(key=lambda row: in_order(row[0]))
+        wrong = next((name for name, _ in rows if not is_name(name)), None)
+        if wrong is not None:
+            raise damaged_record("the names", self.path, f"{wrong!r} is not a name")
         for start in range(0, len(rows), PIECE):
             piece = rows[start : start + PIECE]
             yield {name: self._decoded(record, Ref, f"the name {name}") for name, record in piece}
@@ -286,7 +301,7 @@ class Reader:
         """The ids of the things that the next daemon may remove from the disk, if they are not recorded by then
         (marks.py).
         """
-        return {ident for (ident,) in self._execute("SELECT id FROM doomed", ()).fetchall()}
+        return set(self._ids(self._execute("SELECT id FROM doomed", ()).fetchall(), "the things to be removed"))
 
     # --- the operation log
 

@@ -2,7 +2,9 @@
 
     <home>/criu                      symbolic link to the folder below; replaced by rename
     <home>/criu-4.2.1-1-<hash>/      bin/criu, lib/, share/MANIFEST (the packages), share/FILES (digests of all files)
+    /var/cache/waypoint/private-<id of the home>     the digest of share/FILES, by which the machine knows its own CRIU
 
+A home may come from elsewhere, with another program in it: one whose digest is not in the machine's cache is not run.
 The folder's real path is stored in the program (its loader and RPATH, ld.so(8)), so a folder is built for its final
 path and cannot be moved. After the home was moved, CRIU must be installed again.
 """
@@ -19,8 +21,10 @@ from pathlib import Path
 
 from waypoint.linux.storage import files, filesystem
 from waypoint.model.errors import HostLacks
+from waypoint.model.paths import home_id, sha256_hex
 from waypoint.processes.own_libraries import find_patchelf, give_libraries
 from waypoint.setup import debian_packages
+from waypoint.setup.criu_build import CACHE
 from waypoint.setup.debian_packages import OWN_CRIU, Archive
 
 SUITE = "forky"
@@ -38,12 +42,16 @@ _FOLDER = re.compile(r"criu-[0-9][^/]*")
 
 
 def installed(home: Path) -> Path | None:
-    """The program of the home's private CRIU; None if there is none, or one of its files has changed."""
+    """The program of the home's private CRIU; None if there is none, one of its files has changed, or it was not
+    installed on this machine.
+    """
     program = home / _LINK / "bin/criu"
     with contextlib.suppress(OSError, ValueError):
         folder = (home / _LINK).resolve(strict=True)
-        lines = (folder / "share/FILES").read_text().splitlines()
-        if lines == list(_iter_digests(folder)) and f"{folder}/lib/".encode() in program.read_bytes():
+        listed = (folder / "share/FILES").read_bytes()
+        is_known = known(home).read_text() == sha256_hex(listed)
+        lines = listed.decode().splitlines()
+        if is_known and lines == list(_iter_digests(folder)) and f"{folder}/lib/".encode() in program.read_bytes():
             return program
     return None
 
@@ -121,6 +129,10 @@ def _build_and_publish(home: Path, mirror: str, keyring: Path, say: Callable[[st
     made.rename(final)
     say("trying this CRIU")
     _try(final / "bin/criu")
+    listed = (final / "share/FILES").read_bytes()
+    for folder in (CACHE.parent, CACHE):
+        files.make_folder(str(folder), 0o755)
+    files.publish(str(known(home)), sha256_hex(listed).encode())
     link = work / "link"
     link.symlink_to(final.name)
     link.rename(home / _LINK)
@@ -142,6 +154,11 @@ def _assemble(root: Path, made: Path, final: Path) -> None:
         )
     program = Path(shutil.copy(root / PROGRAM, made / "bin/criu"))
     give_libraries(program, loader, loader.parent, made / "lib", str(final / "lib"))
+
+
+def known(home: Path) -> Path:
+    """The file outside of the home with the digest of the list of digests of its private CRIU."""
+    return CACHE / f"private-{home_id(str(home))}"
 
 
 def _iter_digests(folder: Path) -> Iterable[str]:

@@ -24,6 +24,7 @@ from waypoint.model.paths import (
     start_lock_path,
     supervisor_lock_path,
 )
+from waypoint.setup import criu_install
 from waypoint.setup.config import CONFIG
 
 TRIAL_PREFIX = "waypoint-trial-"  # the prefix of a trial's temporary home, a folder in the home that is tried
@@ -66,6 +67,7 @@ def remove(home: Path, say: Callable[[str], None]) -> None:
             if home.exists():
                 _remove_home(home, say)
             _remove_runtime(Path(runtime_folder(str(home))))
+            criu_install.known(home).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # missing, or used by other homes
             Path(RUNTIME).rmdir()
     except OSError as error:
