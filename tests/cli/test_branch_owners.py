@@ -96,7 +96,7 @@ def test_attaching_to_roots_session_needs_user_root(shared: Home) -> None:
     terminal.close()
     assert terminal.exitstatus == 4
     terminal = spawn_as_nobody(shared, "attach", "shown", "--user", "root")
-    terminal.expect_exact("[shown: everything here is a copy of this machine.")
+    terminal.expect_exact("[shown (a session of the user root): everything here is a copy of this machine.")
     terminal.close(force=True)
     shared.must("stop", "shown", "--discard")
 
@@ -140,3 +140,18 @@ def test_setup_reports_the_user_who_loses_access(shared: Home) -> None:
     done = shared.must("setup", "--user", "nobody", "--trust", "full")
     assert "user games may no longer use the home" in done.stderr
     assert "no longer" not in shared.must("setup", "--user", "nobody", "--trust", "full", "--group", "users").stderr
+
+
+def test_a_default_branch_never_leads_root_into_another_users_session(shared: Home) -> None:
+    assert as_nobody(shared, "shell", "-d").returncode == 0
+    for words, code in ((["shell", "-d"], 4), (["exec", "--", "id"], 125), (["run", "--", "id"], 125)):
+        refused = shared.cli(*words)
+        assert (refused.code, "it belongs to nobody, and you are root" in refused.stderr) == (code, True), words
+    assert user_of(shared, "main") == "nobody"
+    command, *words = shared.argv("attach", "main")
+    terminal = pexpect.spawn(command, words, env=shared.env, cwd="/", timeout=PATIENCE_S, encoding="utf-8")
+    terminal.expect_exact("[main (a session of the user nobody): everything here is a copy")
+    terminal.close(force=True)
+    shared.must("stop", "main")
+    assert shared.cli("shell", "-d").code == 4
+    shared.must("rm", "main")

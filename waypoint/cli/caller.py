@@ -57,6 +57,11 @@ def named_branches(given: "Given") -> list[str]:
     return list(dict.fromkeys(pick_branch(name) for name in (one, *several, given.text("branch")) if name is not None))
 
 
+def is_default_branch(given: "Given") -> bool:
+    """Return True if the caller has named no branch, so that `branch_of` returns `main`."""
+    return not named_branches(given) and not os.environ.get("WAYPOINT_BRANCH")
+
+
 def caller_env() -> dict[str, str]:
     """Return the variables that a session takes over: type of the terminal, language, time zone, whether the prompt
     shows the branch.
@@ -74,7 +79,8 @@ def asker_of(given: "Given") -> dict[str, object]:
     user, default = given.text("user"), sudo_caller()
     if user == "":  # it may come from an unset variable: do not use a default
         raise UsageProblem("use", "--user", "its value is empty", "give a value, or leave out the option")
-    return {name: value for name, value in (("user", user), ("default_user", default)) if value is not None}
+    fields = (("user", user), ("default_user", default), ("default_branch", is_default_branch(given) or None))
+    return {name: value for name, value in fields if value is not None}
 
 
 def require_terminal(tried: str, on: str, next_step: str) -> None:

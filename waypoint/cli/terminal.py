@@ -1,11 +1,12 @@
 """Shows sessions and commands on this process's terminal. shellwrap's proxy copies between terminal and daemon."""
 
+import os
 from collections.abc import Mapping
 
 from shellwrap.detach_key import DetachKey
 from shellwrap.proxy import Outcome, Why, run
 from shellwrap.window_size import terminal_size
-from waypoint.cli.caller import caller_env
+from waypoint.cli.caller import caller_env, sudo_caller
 from waypoint.cli.output import note
 from waypoint.client.attach import Attachment, CommandTerminal
 from waypoint.model.errors import one_line
@@ -70,8 +71,19 @@ def _greeting(session: Mapping[str, object]) -> bytes:
     base, shared = session.get("base"), session.get("shared")
     of = "this machine" if base == "/" else str(base)
     but = f", except {', '.join(map(str, shared))}" if isinstance(shared, list) and shared else ""
-    said = f"{session.get('branch')}: everything here is a copy of {of}{but}. To end: exit. To detach: Ctrl-] d"
+    user = str(session.get("user") or "")
+    whose = f" (a session of the user {user})" if user and user != (sudo_caller() or _own_name()) else ""
+    said = f"{session.get('branch')}{whose}: everything here is a copy of {of}{but}. To end: exit. To detach: Ctrl-] d"
     return f"[{one_line(said)}]\r\n".encode(errors="backslashreplace")
+
+
+def _own_name() -> str:
+    import pwd  # takes a millisecond
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _farewell(branch: str, end: Mapping[str, object]) -> str:

@@ -73,13 +73,14 @@ class Client:
         answer = ask(self.home, "GET", f"/v1/sessions{'?all=1' if all else ''}")
         return parse_list(SessionFacts, answer, "sessions")
 
-    def start(self, branch: str = "main", **options: Unpack[StartOptions]) -> "Session":
+    def start(self, branch: str | None = None, **options: Unpack[StartOptions]) -> "Session":
         """Start the branch's session, or return the live one, which keeps its options. Returns when the session is
-        running.
+        running. Without `branch`: `main`, which must not be another user's.
         """
-        status, answer = ask_status(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **options})
+        named = {"branch": parse_name(branch)} if branch is not None else {"branch": "main", "default_branch": True}
+        status, answer = ask_status(self.home, "POST", "/v1/sessions", {**named, **options})
         facts = parse(SessionFacts, field_of(answer, "session"))
-        return Session(self, branch, facts, is_new=status == _CREATED)
+        return Session(self, facts.branch, facts, is_new=status == _CREATED)
 
     def session(self, branch: str = "main", *, user: str | None = None) -> "Session":
         """The session of `branch`, without asking the daemon whether it is live. `user`: the owner, if that is another

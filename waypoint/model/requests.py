@@ -38,8 +38,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class StartRequest(Request, frozen=True):
     """If `user`, `cwd` or `shell` cannot be used, the start fails. `default_user`, `default_cwd` and `default_shell`
     are those of the caller; they are used if the former are missing, and ignored if they cannot be used. `shell`: a
-    path or a name. `allow_net`: the only names and networks that the session can reach. `memory` and `disk` are in
-    bytes, `cpus` in processors, `pids` in processes and threads.
+    path or a name. `default_branch`: as in CallersRequest. `allow_net`: the only names and networks that the session
+    can reach. `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads.
     """
 
     branch: str
@@ -49,6 +49,7 @@ class StartRequest(Request, frozen=True):
     net: Literal["private", "host", "none"] | None = None
     user: str | None = None
     default_user: str | None = None
+    default_branch: bool = False
     cwd: str | None = None
     default_cwd: str | None = None
     shell: str | None = None
@@ -280,11 +281,12 @@ class GcRequest(Request, frozen=True):
 class CallersRequest(Request, frozen=True, kw_only=True):
     """Base of the requests that continue a live session. `user`: the required owner of the session.
     `default_user`: the caller, if it is not the user of the connection. Without `user` the session must belong to the
-    caller, unless the caller is root.
+    caller, unless the caller is root and has named the branch. `default_branch`: the caller has not named it.
     """
 
     user: str | None = None
     default_user: str | None = None
+    default_branch: bool = False
 
 
 class AttachRequest(CallersRequest, frozen=True):

@@ -131,6 +131,7 @@ def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, comm
     StateConflict.
     """
     live = _own(home, branch, "continue")
-    asker = Asker(request.user, request.default_user if peer.uid == 0 else None, peer.uid)
+    default_user = request.default_user if peer.uid == 0 else None
+    asker = Asker(request.user, default_user, peer.uid, request.default_branch)
     check_owner(f"branch {branch}", live.record.row.setting.user, asker, command, is_live=True)
     return live

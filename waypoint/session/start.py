@@ -39,7 +39,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
     if uid != 0:  # only root may make a request for another user
         request = msgspec.structs.replace(request, default_user=None)
     caller = functools.partial(as_caller, resources)
-    asker = Asker(request.user, request.default_user, uid)
+    asker = Asker(request.user, request.default_user, uid, request.default_branch)
     command = f"shell {branch}" if request.from_name is None else f"shell {branch} --from {request.from_name}"
     async with sessions.turn(branch):
         found = await sessions.settled(branch)

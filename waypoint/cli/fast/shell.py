@@ -3,7 +3,15 @@
 import os
 
 from shellwrap.window_size import terminal_size
-from waypoint.cli.caller import branch_of, caller_env, current_folder, home_of, require_terminal, sudo_caller
+from waypoint.cli.caller import (
+    branch_of,
+    caller_env,
+    current_folder,
+    home_of,
+    is_default_branch,
+    require_terminal,
+    sudo_caller,
+)
 from waypoint.cli.fast.answers import session_of, warn_of_new_session
 from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
@@ -55,6 +63,7 @@ def _setting(given: "Given") -> dict[str, object]:
         "allow_net": [one for text in given.texts("allow_net") for one in text.split(",") if one],
         "user": given["user"],
         "default_user": sudo_caller(),
+        "default_branch": is_default_branch(given),
         "shell": given["shell"],
         **{name: given[name] for name in _LIMITS},
         "binds": [_from_here(bind) for bind in given.texts("bind")],

@@ -14,12 +14,13 @@ from waypoint.model.records import User
 
 class Asker(NamedTuple):
     """The caller who asks for a session as `user`. `default_user`: for whom the client speaks, such as the caller of
-    sudo.
+    sudo. `default_branch`: whether the caller has not named the branch.
     """
 
     user: str | None
     default_user: str | None
     uid: int
+    default_branch: bool
 
 
 _MOST_BYTES = 16 << 20  # the maximum size of a base's passwd or group file: enough for a hundred thousand users
@@ -70,11 +71,11 @@ def change_of(before: User, now: User) -> str:
 
 def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
     """Raise StateConflict if the asker wants to continue with a thing of `owner` without naming a user, or wants a live
-    session to change its user. root is not refused. `on`: the thing. `command`: the arguments of `waypoint` that
-    continue with it.
+    session to change its user. root is refused only on a default branch, which root may take for its own. `on`: the
+    thing. `command`: the arguments of `waypoint` that continue with it.
     """
     who = asker.user or asker.default_user or user_name(asker.uid)
-    is_meant = not is_live if asker.user else who == user_name(0)
+    is_meant = not is_live if asker.user else who == user_name(0) and not asker.default_branch
     if is_meant or is_same(owner, who):
         return
     said = (

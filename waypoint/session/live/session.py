@@ -158,7 +158,9 @@ class LiveSession:
         setting = self.record.row.setting
         shared = [bind.target for bind in setting.binds]
         with self._stream():
-            await outlet.note({"session": {"branch": self.branch, "base": setting.base, "shared": shared}})
+            await outlet.note(
+                {"session": {"branch": self.branch, "base": setting.base, "user": setting.user.name, "shared": shared}}
+            )
             size = await self.viewers.attach(inlet, outlet, request.rows, request.cols)
             if not self.terminal.closed.is_set():
                 return {"reason": "detached"}
