@@ -228,7 +228,7 @@ def test_json_output_inside_equals_that_outside(home: Home, own: str) -> None:
 
 
 def test_a_request_that_is_too_long_can_be_made_outside(home: Home, own: str) -> None:
-    for message in ("long" * 1200, "one\n\ntwo\x0c\u2028three\n"):
+    for message in ("long" * 1020, "one\n\ntwo\x0c\u2028three\n"):
         words = f"waypoint checkpoint {own}-cp --force -m {shlex.quote(message)}"
         done = home.cli("exec", "-b", own, "--", words)
         if len(message) > 1000:
@@ -314,7 +314,12 @@ def test_a_session_cannot_replace_a_checkpoint_of_another_branch(home: Home, bra
         for asker, name in ((branch, f"{other}-cp"), (f"{branch}-fork", f"{branch}-cp")):
             refused = home.cli("exec", "-b", asker, "--", f"waypoint checkpoint --force {name}")
             assert refused.code == 4, refused
-            assert "there is a checkpoint of this name\n  next: choose another name\n" in refused.stdout
+            assert "it cannot be used for something new in this session\n  next: choose" in refused.stdout
+        alike = {
+            home.cli("exec", "-b", branch, "--", f"waypoint checkpoint {name}").stdout.replace(name, "NAME")
+            for name in (f"{other}-cp", other, f"{other}/below")
+        }
+        assert len(alike) == 1, alike
         assert {name: home.must("show", name, "--json").json()["capture"] for name in before} == before
         assert inside(home, branch, f"waypoint checkpoint --force {branch}-cp").startswith("checkpointed")
         home.must("stop", f"{branch}-fork", "--discard")

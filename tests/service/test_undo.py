@@ -86,7 +86,7 @@ def test_a_name_that_moves_during_an_undo_is_a_conflict(
 
     def move() -> None:
         with names.change("meanwhile") as change:
-            change.put(name, msgspec.structs.replace(found, capture=tip.id, origin="meanwhile"))
+            change.put(name, msgspec.structs.replace(found, capture=tip.id, origin="e" * 32))
         after.append(state(names))
 
     sessions.afterwards = move

@@ -21,9 +21,11 @@ from tests.homes import Home
 from tests.places import ROOT
 from tests.session.let_in import NOT_ALLOWED, refused, stop, succeeds
 from tests.waiting import PATIENCE_S
+from waypoint.client import wire
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.linux.storage import mounts
+from waypoint.model.paths import socket_path
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "public-checkout")]
 
@@ -392,3 +394,15 @@ def test_an_export_is_written_as_the_user_and_an_import_needs_full_trust(
     assert trusting.must("show", "to-export", "--json").json()["user"] == person.name
     refused(person.can(trusting, "import", str(key)), "Permission denied")
     assert not [name for name in ("/etc/own.tar", f"{target}2", f"{target}3") if Path(name).exists()]
+
+
+def test_a_user_cancels_only_own_jobs_and_writes_short_messages(shared: Home, person: Person) -> None:
+    job = wire.request(socket_path(str(shared.path)), "POST", "/v1/jobs", {"kind": "doctor"})["job"]["id"]
+    cancel = f"from waypoint.client.link import ask; print(ask({str(shared.path)!r}, 'POST', '/v1/jobs/{job}/cancel'))"
+    assert f"NotAllowed: cannot cancel job {job}: root has started it" in as_person(person, cancel)
+    found = wire.request(socket_path(str(shared.path)), "POST", f"/v1/jobs/{job}/cancel")
+    assert found["job"]["state"] == "cancelled"
+    succeeds(person.can(shared, "shell", "wordy", "-d"))
+    long = person.can(shared, "checkpoint", "wordy-cp", "-b", "wordy", "-m", "x" * 5000)
+    assert (long.returncode, "its message has 5000 bytes, but at most 4096 are kept" in long.stderr) == (2, True)
+    stop(shared, "wordy")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 import msgspec
 
 from waypoint.model.conditions import Degradation
-from waypoint.model.ids import ID_PATTERN, is_id
+from waypoint.model.ids import ID_PATTERN
 from waypoint.model.names import MAX_NAME_BYTES, NAME_PATTERN
 
 Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
@@ -170,7 +170,7 @@ class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
     """`tree`: the sealed upper tree in the pool, whose size is measured on request."""
 
     KIND: ClassVar[str] = "files"
-    tree: Id
+    tree: str
 
 
 class Fixed(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,10 +315,6 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     clock: float = 0.0
     branch_created: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not is_id(self.tree):  # `layers` is not typed: a capture may have layers of later versions
-            raise ValueError("the name of the tree of its files is not an id")
 
     @property
     def tree(self) -> str:

@@ -94,10 +94,16 @@ class Reader:
         if missing is not None and not may_lack:
             raise _no_such_capture(missing)
         return {
-            capture_id: self._decoded(records[capture_id], Capture, f"capture {capture_id}")
+            capture_id: self._capture(records[capture_id], capture_id)
             for capture_id in capture_ids
             if capture_id in records
         }
+
+    def _capture(self, record: bytes | str, capture_id: str) -> Capture:
+        found = self._decoded(record, Capture, f"capture {capture_id}")
+        if not is_id(found.tree):  # the records of layers are not typed: there may be layers of later versions
+            raise damaged_record(f"capture {capture_id}", self.path, "its tree is not an id")
+        return found
 
     def parents_of(self, capture: Capture, known: Collection[str] = ()) -> list[Capture]:
         """The parents of `capture`, without those whose ids are `known`. Empty if a `gc` has removed the records of
@@ -112,7 +118,7 @@ class Reader:
     def captures(self) -> list[Capture]:
         """All captures, the oldest first."""
         rows = self._execute("SELECT id, record FROM captures ORDER BY created", ()).fetchall()
-        return [self._decoded(record, Capture, f"capture {capture_id}") for capture_id, record in rows]
+        return [self._capture(record, capture_id) for capture_id, record in rows]
 
     def iter_links(self) -> Iterator[list[Link]]:
         """The links of all captures, the newest first, in lists of at most PIECE. A capture may come after its parents:

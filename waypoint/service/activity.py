@@ -9,13 +9,14 @@ from typing import Annotated, Literal
 
 from waypoint.model.activity import AnyEvent, EventsQuery, JobFacts, JobRequest
 from waypoint.model.conditions import text_of
-from waypoint.model.errors import WaypointError
+from waypoint.model.errors import NotAllowed, WaypointError
 from waypoint.model.facts import Capability, GcFacts
 from waypoint.model.paths import spelled
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import Home
 from waypoint.service.housekeeping import gc_job
 from waypoint.service.shapes import Download
+from waypoint.session.birth import rights
 from waypoint.session.birth.users import group_name, user_name
 from waypoint.upper.contract import NEXT_STEPS, Outlook, Pool, mib
 
@@ -48,7 +49,13 @@ async def start_job(home: Home, request: JobRequest) -> JobFacts:
 
 
 async def cancel_job(home: Home, job: str) -> JobFacts:
-    """Cancel a job, and wait a few seconds for its end; the answer may say that the job still runs."""
+    """Cancel a job, and wait a few seconds for its end; the answer may say that the job still runs. Raises NotAllowed
+    for a job of another user, or of the daemon itself, unless the caller may use all of the home.
+    """
+    owner = home.jobs.get(job).owner
+    if not rights.may_use(home.sessions.resources, owner):
+        said, next_step = f"{user_name(owner)} has started it", f"let {user_name(owner)} or root run the command"
+        raise NotAllowed("cancel", f"job {job}", said, next_step)
     return (await home.jobs.cancel(job)).facts(whole=True)
 
 

@@ -31,6 +31,7 @@ from waypoint.session.birth.proof import prove as prove_capture
 from waypoint.session.checkpoint import LossConsent
 from waypoint.session.losses import copy_losses
 
+MAX_MESSAGE_BYTES = 4096
 _REPEAT = "repeat the checkpoint or restore: only the last 20 logs are kept"
 
 
@@ -60,6 +61,9 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     cannot be captured with the requested tier), Failed.
     """
     begin = time.monotonic()
+    if (size := len(request.message.encode())) > MAX_MESSAGE_BYTES:
+        said = f"its message has {size} bytes, but at most {MAX_MESSAGE_BYTES} are kept"
+        raise UsageProblem("make", f"checkpoint {request.name}", said, "attach it as a file: --attach note=FILE")
     options = CaptureOptions(
         _tier_of(request),
         message=request.message,

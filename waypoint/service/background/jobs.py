@@ -16,6 +16,7 @@ from waypoint.model.activity import JobEvent, JobFacts, JobState, Progress
 from waypoint.model.errors import StateConflict, UnknownName, WaypointError
 from waypoint.model.ids import random_hex
 from waypoint.model.times import iso_time
+from waypoint.records import callers
 from waypoint.service.background.bugs import as_problem
 from waypoint.service.background.events import Events
 
@@ -30,6 +31,8 @@ class Job:
     def __init__(self, kind: str, events: Events, loop: asyncio.AbstractEventLoop) -> None:
         self.id = random_hex(8)
         self.kind = kind
+        caller = callers.current()
+        self.owner = (caller.uid if caller is not None else None) or 0  # the uid of the user who has started the job
         self.state: JobState = "running"
         self.ended_at: float | None = None
         self._started_at = time.time()

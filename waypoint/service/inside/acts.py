@@ -4,15 +4,16 @@ If a verb replaces or ends the session that asks, the asking process is gone and
 """
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from waypoint.model.errors import StateConflict
 from waypoint.model.outcomes import HEADINGS, degraded_lines, replaced_lines, text, undone_lines
 from waypoint.model.rendering import stop_line
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest, WantedTier
 from waypoint.model.verbs import Given
-from waypoint.records.reading import Reader
+from waypoint.records.reading import Reader, belongs_to
 from waypoint.service import captures, history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
@@ -36,6 +37,21 @@ def check_named(names: Reader, branch: str, name: str) -> None:
         raise StateConflict("create", f"checkpoint {name}", said, "run the command outside of the session")
 
 
+@contextlib.contextmanager
+def _no_names_of_others(names: Reader, branch: str, *wanted: str) -> Iterator[None]:
+    """Give one and the same reason for each new name in `wanted` that cannot be used, unless it is a checkpoint of
+    `branch`: a session learns nothing about the names of others.
+    """
+    try:
+        yield
+    except StateConflict as error:
+        refs = [ref for name in wanted if (ref := names.ref(name)) is not None]
+        if error.code != "name-taken" or branch in wanted or any(belongs_to(names, ref, branch) for ref in refs):
+            raise
+        said = "it cannot be used for something new in this session"
+        raise StateConflict("create", error.on, said, "choose another name", code="name-taken") from None
+
+
 def _tier(given: Given) -> WantedTier:
     return given.text("tier") or "auto"  # type: ignore[return-value]  # checked by the parser
 
@@ -48,7 +64,8 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
         tier=_tier(given),
         force=given.flag("force"),
     )
-    made = await captures.checkpoint_of(home, live.branch, request, within=True)
+    with _no_names_of_others(home.names, live.branch, request.name):
+        made = await captures.checkpoint_of(home, live.branch, request, within=True)
     said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms"
     return Printed(_text([said], made), made)
 
@@ -57,7 +74,8 @@ async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     capture, new = await own.capture(home, live.branch, given.required("name")), given.text("new")
     if new is not None:
         check_session_count(home.sessions.resources, 1)
-        (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new], tier=_tier(given)))
+        with _no_names_of_others(home.names, live.branch, new):
+            (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new], tier=_tier(given)))
         return Printed(_text([new], made.session), made.session)
     only = given.text("only")
     request = RestoreRequest(
@@ -77,7 +95,8 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     check_session_count(home.sessions.resources, count if count is not None else len(given.texts("branches")))
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
     request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix, tier=_tier(given))
-    made = await captures.fork(home, request)
+    with _no_names_of_others(home.names, live.branch, *request.branches):
+        made = await captures.fork(home, request)
     facts = [
         {
             **{name: getattr(one, name) for name in ("branch", "pid", "ms")},
