@@ -319,7 +319,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tree(self) -> str:
         """The sealed upper tree in the pool with the capture's files."""
-        return str(self.layers.get("files", {}).get("tree"))
+        return str(self.layers["files"]["tree"])
 
     def layer(self, kind: type[L]) -> L | None:
         """The record of the capture's layer; None if the capture lacks the layer."""

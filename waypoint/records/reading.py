@@ -10,7 +10,18 @@ import msgspec
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.ids import is_id, is_id_prefix, is_image_prefix
 from waypoint.model.names import in_order, is_name
-from waypoint.model.records import Capture, Id, Intent, LiveRow, Operation, Proof, Ref, Standing, StoreIdentity
+from waypoint.model.records import (
+    Capture,
+    FilesLayer,
+    Id,
+    Intent,
+    LiveRow,
+    Operation,
+    Proof,
+    Ref,
+    Standing,
+    StoreIdentity,
+)
 from waypoint.records.failures import damaged_record
 
 PIECE = 64
@@ -101,8 +112,9 @@ class Reader:
 
     def _capture(self, record: bytes | str, capture_id: str) -> Capture:
         found = self._decoded(record, Capture, f"capture {capture_id}")
-        if not is_id(found.tree):  # the records of layers are not typed: there may be layers of later versions
-            raise damaged_record(f"capture {capture_id}", self.path, "its tree is not an id")
+        files = found.layer(FilesLayer)  # records of layers are checked when they are read, as later versions add some
+        if files is None or not is_id(files.tree):
+            raise damaged_record(f"capture {capture_id}", self.path, "the tree of its files is missing")
         return found
 
     def parents_of(self, capture: Capture, known: Collection[str] = ()) -> list[Capture]:
