@@ -43,8 +43,10 @@ def test_files_that_the_machine_has_changed_are_conflicts(home: Home, branch: st
     text.write_text("machine\n")
     old.write_text("machine\n")
     before = picture(project, with_times=True)
+    last = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
     done = home.cli("apply", branch, "--json", "--", str(project))
     found = done.json()
+    assert home.must("op", "log", "-n", "1", "--json").json()[0]["number"] == last, "the next undo would undo it"
     assert (done.code, found["error"]["code"], found["conflict_count"]) == (6, "conflicts", 2)
     assert {one["path"]: one["said"] for one in found["conflicts"]} == dict.fromkeys(
         [str(old), str(text)], "it was changed on the machine"
@@ -58,6 +60,8 @@ def test_files_that_the_machine_has_changed_are_conflicts(home: Home, branch: st
     home.must("undo")
     assert (text.read_text(), old.read_text()) == ("machine\n", "machine\n")
     home.must("apply", branch, "--theirs", "--", str(text))
+    assert home.cli("exec", "-b", branch, "--", "waypoint undo").code != 0, "the session changed the machine's files"
+    assert text.read_text().endswith("session\n")
     text.write_text("later\n")
     done = home.cli("undo")
     assert (done.code, "it was changed after that" in done.stderr) == (6, True), done.stderr

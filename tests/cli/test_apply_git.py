@@ -83,3 +83,27 @@ def test_changes_of_both_sides_are_merged(home: Home, repository: Path, branch: 
 def test_a_place_without_a_repository_is_refused(home: Home, project: Path, branch: str) -> None:
     done = home.cli("apply", branch, "--git-branch", "fix", "--", str(project))
     assert (done.code, "it is not the root of a git repository" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_commit_in_the_session_is_applied_and_taken_back_although_git_looks_meanwhile(
+    home: Home, repository: Path, branch: str
+) -> None:
+    git(repository, "checkout", "-q", "-b", "side")
+    head = git(repository, "rev-parse", "HEAD")
+    home.must("exec", "-b", branch, "--", CHANGE.format(repository))
+    (repository / "moved/in/file").touch()
+    assert git(repository, "status", "--short") == "", "git writes its index because of the new time"
+    home.must("apply", branch, "--", str(repository))
+    assert git(repository, "status", "--short", "--branch") == "## side\n"
+    home.must("exec", "-b", branch, "--", f"cd {repository}; echo x > staged; git add -A")
+    home.must("apply", branch, "--", str(repository))
+    assert git(repository, "status", "--short") == "A  staged\n"
+    home.must("undo")
+    assert git(repository, "status", "--short") == ""
+    home.must("undo")
+    assert (git(repository, "status", "--short"), git(repository, "rev-parse", "HEAD")) == ("", head)
+    git(repository, "fsck", "--strict")
+    (repository / "text").write_text("staged on the machine\n")
+    git(repository, "add", "text")
+    done = home.cli("apply", branch, "--json", "--", str(repository))
+    assert f"{repository}/.git/index" in [one["path"] for one in done.json()["conflicts"]]

@@ -67,6 +67,7 @@ class Machine(NamedTuple):
                 first_changed_ns=lambda _: 0,
                 lost_its_source=lambda _: False,
                 is_in_upper=lambda _: True,
+                has_nothing_staged=lambda _: False,
                 merge=lambda _: None,
             )
             planner.add_place(0, changes(candidates(*uppers, scope.concerns), pairs, scope), pairs, rules)
@@ -89,11 +90,11 @@ class Machine(NamedTuple):
             work.settle()
         return journal
 
-    def take_back(self, journal: Journal) -> list[Conflict]:
+    def take_back(self, journal: Journal, *, force: bool = False) -> list[Conflict]:
         plan = journal.plan()
         assert plan is not None
         with open_folder(self.folder) as root, open_folder(journal.kept) as kept:
-            reversal = plan_reversal(plan, journal.left(), [root])
+            reversal = plan_reversal(plan, journal.left(), [root], force=force)
             if not reversal.conflicts:
                 back = plan_of(f"{journal.ident}-back", "", self.folder, reversal.steps, reversal.folders)
                 self.carry_out(back, lambda _, step, target: copy_kept(kept, step, target))
@@ -295,6 +296,30 @@ def test_what_an_apply_has_left_is_no_conflict_for_the_next_one_and_after_a_reve
         (merged / "file").write_text("three")
     with machine.planned("one", since_ns=since_ns) as (_, conflicts, _pairs):
         assert [one.path for one in conflicts] == ["file"]
+
+
+def test_what_was_changed_after_an_apply_is_kept_or_with_force_replaced(machine: Machine) -> None:
+    with machine.stack.writable("one") as merged:
+        (merged / "file").write_text("session")
+        (merged / "new").write_text("session")
+        (merged / "made/in").mkdir(parents=True)
+        (merged / "made/in/file").write_text("session")
+        shutil.rmtree(merged / "d")
+        (merged / "d").write_text("a file now")
+    copy_base(machine)
+    before = machine.picture()
+    journal = machine.apply("one")
+    (machine.folder / "file").write_text("later")
+    (machine.folder / "new").unlink()
+    (machine.folder / "made/in/cache").write_text("later")
+    changed = machine.picture()
+    assert [(one.path, one.can_choose) for one in machine.take_back(journal)] == [("file", True)]
+    assert machine.picture() == changed
+    assert machine.take_back(journal, force=True) == []
+    assert (machine.folder / "made/in/cache").read_text() == "later", "a file that the apply has not made"
+    shutil.rmtree(machine.folder / "made")
+    os.utime(machine.folder, ns=(os.stat(machine.folder).st_atime_ns, before[b"."][-1]))  # type: ignore[arg-type]
+    assert machine.picture() == before
 
 
 def test_a_file_that_changes_after_the_plan_is_not_replaced(machine: Machine) -> None:

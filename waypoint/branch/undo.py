@@ -53,10 +53,10 @@ def is_from_within(names: Reader, operation: Operation, branch: str) -> bool:
     """Whether processes of the session on `branch` may see and undo the operation: one of them requested it, or it is
     on this branch and on no other session, and has moved only names of this branch.
 
-    Operations from a time when another branch had this name do not count.
+    Operations from a time when another branch had this name do not count, nor changes of the machine's files.
     """
     own, by = names.ref(branch), operation.by
-    if own is None or operation.at < own.created:
+    if own is None or operation.at < own.created or operation.applied is not None:
         return False
     if by is not None and by.uid is None and by.branch == branch:
         return True
@@ -90,7 +90,9 @@ def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _:
         raise _impossible(operation, "the files of the session were deleted")
     if operation.applied is not None:
         count = operation.applied.count
-        return Plan([], {}, {}, f"take back the changes of {count} {'file' if count == 1 else 'files'} of the machine")
+        said = f"take back the changes of {count} {'file' if count == 1 else 'files'} of the machine"
+        tips = {name: move.before for name, move in operation.moves.items() if ref(name) == move.after}
+        return Plan([], tips, {name: ref(name) for name in tips}, said)
     if not deeds and not operation.moves:
         raise _impossible(operation, "it changed no name and no session")
     moved_since = [name for name, move in operation.moves.items() if ref(name) != move.after]

@@ -152,22 +152,34 @@ class History:
         return parse_list(OperationFacts, answer, "operations")
 
     def undo(
-        self, number: int | None = None, *, branch: str | None = None, lose_processes: bool = False
+        self,
+        number: int | None = None,
+        *,
+        branch: str | None = None,
+        lose_processes: bool = False,
+        force: bool = False,
     ) -> OperationFacts:
         """Undo the operation `number`. None: the last operation on `branch` that was not undone; without a `branch`, on
         $WAYPOINT_BRANCH; if that is not set, the last one that this user requested from this login. Returns the log
         entry of the undo.
 
-        A session that is replaced or ended is captured first, with its processes unless `lose_processes`. Raises
-        UnknownName, StateConflict if the operation cannot be undone now, CannotCapture if processes cannot be kept.
+        A session that is replaced or ended is captured first, with its processes unless `lose_processes`. `force`: the
+        undo of an apply also replaces files that were changed after the apply. Raises UnknownName, StateConflict if the
+        operation cannot be undone now, CannotCapture if processes cannot be kept, Conflicting if files were changed
+        after an apply.
         """
-        return self.take_back(number, branch=branch, lose_processes=lose_processes)[0]
+        return self.take_back(number, branch=branch, lose_processes=lose_processes, force=force)[0]
 
     def take_back(
-        self, number: int | None = None, *, branch: str | None = None, lose_processes: bool = False
+        self,
+        number: int | None = None,
+        *,
+        branch: str | None = None,
+        lose_processes: bool = False,
+        force: bool = False,
     ) -> tuple[OperationFacts, UndoneFacts]:
         """Undo like `undo`; return the log entry of the undo, and what was undone."""
-        body: dict[str, object] = {"number": number, "branch": branch, "lose_processes": lose_processes}
+        body: dict[str, object] = {"number": number, "branch": branch, "lose_processes": lose_processes, "force": force}
         answer = self._ask_once("/v1/operations/undo", body)
         return parse(OperationFacts, field_of(answer, "operation")), parse(UndoneFacts, field_of(answer, "undone"))
 

@@ -253,13 +253,15 @@ class RemoveRequest(Request, frozen=True):
 class UndoRequest(Request, frozen=True):
     """`number`: the operation to undo; null: the last one of `branch`, or of the caller, that is not undone yet.
     `dry_run`: only report what would be undone and what would be lost. `lose_processes`: as in RestoreRequest,
-    for all sessions that the undo replaces or ends.
+    for all sessions that the undo replaces or ends. `force`: files of the machine that an apply has changed are put
+    back although they were changed after that.
     """
 
     number: Count | None = None
     branch: str | None = None
     dry_run: bool = False
     lose_processes: bool = False
+    force: bool = False
 
 
 class GcRequest(Request, frozen=True):

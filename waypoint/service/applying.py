@@ -1,19 +1,17 @@
 """Bringing a session's changes onto the machine."""
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator
 
-from waypoint.capture.captures import HeldCapture
 from waypoint.model.facts import ApplyFacts, CommitFacts, ConflictFacts
+from waypoint.model.names import MACHINE
 from waypoint.model.requests import ApplyRequest, CommitRequest
 from waypoint.service.differences import as_utf8, file_facts, shown
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
 from waypoint.session import applying, moved_folders, repositories
 from waypoint.session.birth import rights
-from waypoint.session.checkpoint import capture_tip
+from waypoint.session.checkpoint import capture_aside
 from waypoint.session.held import held_now
 from waypoint.session.live.resources import holding
 
@@ -23,17 +21,30 @@ _MOST_LISTED = 1000
 async def apply(home: Home, request: ApplyRequest) -> ApplyFacts:
     """Make the machine's files like those of a branch or capture, where the session has changed them: all or nothing.
 
-    Raises UnknownName, NotAllowed, Failed; nothing has changed then.
+    A live session is captured; the entry of the apply in the operation log makes that capture the branch's tip, because
+    later applies of the branch must know what this one has brought to the machine. Raises UnknownName, NotAllowed,
+    Failed; nothing has changed then.
     """
-    options = applying.ApplyOptions(request.paths, request.conflicts, request.allow_special, request.dry_run)
-    async with _held(home, request) as held:
-        found = await applying.apply(home.sessions, held, options)
+    # Shielded, because a thread that changes files goes on although its task is cancelled.
+    return await asyncio.shield(asyncio.ensure_future(_apply(home, request)))
+
+
+async def _apply(home: Home, request: ApplyRequest) -> ApplyFacts:
+    options = applying.ApplyOptions(
+        request.name, request.paths, request.conflicts, request.allow_special, request.dry_run
+    )
+    async with home.sessions.turn(request.name, MACHINE):
+        await _prepare(home, request)
+        async with (
+            capture_aside(home.sessions, request.name, before_capture) as taken,
+            holding(home.captures, taken or home.names.resolve(request.name)) as (held,),
+        ):
+            found = await applying.apply(home.sessions, held, options, is_new=taken is not None)
         paths = [shown(target, "").rstrip("/") for target in found.targets]
         conflicts = [
             ConflictFacts(path=as_utf8(f"{paths[one.place]}/{one.path}"), said=one.said, can_choose=one.can_choose)
             for one in found.conflicts
         ]
-        is_recorded = home.names.captures_of([held.capture.id], may_lack=True)
         return ApplyFacts(
             applied=found.number is not None,
             count=len(found.changes),
@@ -43,7 +54,7 @@ async def apply(home: Home, request: ApplyRequest) -> ApplyFacts:
             replaced=[as_utf8(f"{paths[place]}/{path}") for place, path in found.replaced[:_MOST_LISTED]],
             base=held.capture.setting.base,
             operation=found.number,
-            capture=held.capture.id if is_recorded else None,
+            capture=None if taken is not None and found.number is None else held.capture.id,
         )
 
 
@@ -61,25 +72,12 @@ async def commit(home: Home, request: CommitRequest) -> CommitFacts:
     return CommitFacts(repository=top, branch=request.branch, files=count)
 
 
-@contextlib.asynccontextmanager
-async def _held(home: Home, request: ApplyRequest) -> AsyncIterator[HeldCapture]:
-    """Hold the capture to apply. A live session is captured; the capture is recorded, except for a dry run, because
-    later applies of the branch must know what this one has brought to the machine.
-    """
+async def _prepare(home: Home, request: ApplyRequest) -> None:
+    """Check the rights of the caller. If the session runs, give it the content of folders that it has moved."""
     resources = home.sessions.resources
-    async with home.sessions.turn(request.name):
-        live = await home.sessions.settled(request.name)
-        owner = live.record.row.setting.user if live is not None else home.names.resolve(request.name).setting.user
-        rights.check_origin(resources, owner, "apply", request.name)
-        if live is not None:
-            with applying.failing("apply", request.name):
-                await asyncio.to_thread(moved_folders.copy_content, resources, live, request.paths)
-        origin = None
-        if not request.dry_run:
-            origin = await capture_tip(home.sessions, request.name, "checkpoint", before_capture, "respawn")
-    if request.dry_run:
-        async with held_now(home.sessions, request.name, "apply") as held:
-            yield held
-    else:
-        async with holding(home.captures, origin or home.names.resolve(request.name)) as (held,):
-            yield held
+    live = await home.sessions.settled(request.name)
+    owner = live.record.row.setting.user if live is not None else home.names.resolve(request.name).setting.user
+    rights.check_origin(resources, owner, "apply", request.name)
+    if live is not None:
+        with applying.failing("apply", request.name):
+            await asyncio.to_thread(moved_folders.copy_content, resources, live, request.paths)

@@ -27,7 +27,7 @@ from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Download, Pages
 from waypoint.session.birth import rights
-from waypoint.session.checkpoint import capture_tip
+from waypoint.session.checkpoint import capture_aside
 from waypoint.session.held import held_now
 from waypoint.session.views import mounted_view
 from waypoint.upper import layout
@@ -82,13 +82,19 @@ async def list_files(home: Home, request: FileRequest) -> Pages[FileFacts]:
 
 
 async def mount(home: Home, request: MountRequest) -> None:
-    """Mount a read-only view of a capture at a folder of the machine. A running session is captured, and the capture is
-    recorded. Raises UnknownName, NotAllowed, UsageProblem, StateConflict, Failed.
+    """Mount a read-only view of a capture at a folder of the machine. A running session is captured; the capture does
+    not become the branch's tip. Raises UnknownName, NotAllowed, UsageProblem, StateConflict, Failed.
     """
     _check_may_mount(home, request.point)
-    async with home.sessions.turn(request.name):
-        tip = await capture_tip(home.sessions, request.name, "checkpoint", before_capture, "respawn")
-    await asyncio.to_thread(home.mounts.mount, tip or home.names.resolve(request.name), request.point)
+    async with (
+        home.sessions.turn(request.name),
+        capture_aside(home.sessions, request.name, before_capture) as taken,
+    ):
+        capture = taken or home.names.resolve(request.name)
+        await asyncio.to_thread(home.mounts.mount, request.name, capture, request.point)
+        if taken is not None:
+            with home.names.change("mount") as change:
+                change.add(taken)
 
 
 async def unmount(home: Home, request: UnmountRequest) -> None:

@@ -18,7 +18,7 @@ from waypoint.model.facts import (
     UndoFacts,
     UndoneFacts,
 )
-from waypoint.model.names import DEFAULT_BRANCH
+from waypoint.model.names import DEFAULT_BRANCH, MACHINE
 from waypoint.model.records import Capture, Login, Operation, Ref
 from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
 from waypoint.model.times import iso_time
@@ -127,12 +127,14 @@ async def _undo(home: Home, request: UndoRequest) -> UndoFacts:
         if request.dry_run:
             _check_rights(home, chosen)
             return UndoFacts(operation=None, undone=_undone(undoing.plan_undo(home.names, chosen.number), []))
-        async with home.sessions.turn(*chosen.moves, *chosen.sessions):
+        async with home.sessions.turn(*chosen.moves, *chosen.sessions, *([MACHINE] if chosen.applied else [])):
             # Other requests may have logged operations while this request waited for the locks.
             is_chosen = home.names.last_number() == seen
             if is_chosen or (await asyncio.to_thread(_to_undo, home, request)).number == chosen.number:
                 _check_rights(home, chosen)
-                done = await undoing.undo(home.sessions, chosen.number, lose_processes=request.lose_processes)
+                done = await undoing.undo(
+                    home.sessions, chosen.number, lose_processes=request.lose_processes, force=request.force
+                )
                 entry = _describe(home.names.ref, done.entry)
                 return UndoFacts(operation=entry, undone=_undone(done.planned, done.degraded))
 

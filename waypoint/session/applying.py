@@ -23,10 +23,10 @@ from waypoint.linux.storage import beneath
 from waypoint.linux.storage.birth import birth_ns
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import pauses
-from waypoint.model.errors import Conflicting, Failed, NotAllowed, StoreDamaged, of_machine
+from waypoint.model.errors import Conflicting, Failed, NotAllowed, StoreDamaged, as_text, of_machine
 from waypoint.model.ids import new_id
-from waypoint.model.names import MACHINE
-from waypoint.model.records import Applied, Operation
+from waypoint.model.paths import spelled
+from waypoint.model.records import Applied, Operation, Ref
 from waypoint.records.change import Change as Record
 from waypoint.session import repositories
 from waypoint.session.birth import rights
@@ -58,8 +58,9 @@ log = logging.getLogger(__name__)
 
 
 class ApplyOptions(NamedTuple):
-    """`paths`: as for `scope_of`. `dry_run`: only plan."""
+    """`name`: of the branch or capture, for messages. `paths`: as for `scope_of`. `dry_run`: only plan."""
 
+    name: str
     paths: Sequence[str]
     resolution: Resolution = "refuse"
     allow_special: bool = False
@@ -79,17 +80,16 @@ class Outcome(NamedTuple):
     number: int | None = None
 
 
-async def apply(sessions: Registry, held: HeldCapture, options: ApplyOptions) -> Outcome:
-    """Apply the changes of the capture to the machine, with the rights of the caller. Raises Failed, NotAllowed,
-    Conflicting; nothing has changed then.
+async def apply(sessions: Registry, held: HeldCapture, options: ApplyOptions, *, is_new: bool) -> Outcome:
+    """Apply the changes of the capture to the machine, with the rights of the caller. `is_new`: the capture is not
+    recorded; the apply records it as the tip of its branch. The caller must have the turns (locks) of the branch and of
+    the machine. Raises Failed, NotAllowed, Conflicting; nothing has changed then.
     """
-    async with sessions.turn(MACHINE):
-        return await asyncio.to_thread(_apply, sessions.resources, held, options)
+    return await asyncio.to_thread(_apply, sessions.resources, held, options, is_new=is_new)
 
 
-def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions) -> Outcome:
-    capture = held.capture
-    with contextlib.ExitStack() as opened, failing("apply", capture.id[:12]):
+def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions, *, is_new: bool) -> Outcome:
+    with contextlib.ExitStack() as opened, failing("apply", options.name):
         resources.places.follow_host()
         planning = _Planning(resources, held, options, Planner(), opened)
         planning.add_places()
@@ -98,6 +98,9 @@ def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions) -> Ou
             return outcome
 
         def record(change: Record) -> None:
+            if is_new:
+                change.add(held.capture)
+                change.advance(held.capture.branch, held.capture.id)
             change.applied = Applied(journal=plan.ident, branch=plan.branch, count=len(outcome.changes))
             change.note = _note(plan, len(outcome.changes))
 
@@ -165,6 +168,9 @@ class _Planning:
                 return _has_lost_source(os.getxattr(beneath.name_of(fd), _COPIED), views.present)
             return False
 
+        def has_nothing_staged(path: str) -> bool:
+            return repositories.has_nothing_staged(resources, f"{self._lowers[place].rstrip('/')}/{path}")
+
         def is_in_upper(path: str) -> bool:
             with contextlib.suppress(OSError), beneath.opened(above, path, os.O_PATH | os.O_NOFOLLOW):
                 return True
@@ -189,6 +195,7 @@ class _Planning:
             first_changed_ns=first_changed_ns,
             lost_its_source=lost_its_source,
             is_in_upper=is_in_upper,
+            has_nothing_staged=has_nothing_staged,
             merge=merge,
         )
         with rights.as_caller(resources):
@@ -301,16 +308,17 @@ class _Copies:
         self._links[key] = number
 
 
-async def take_back(sessions: Registry, operation: Operation) -> int:
-    """Undo an operation that has changed the machine's files. Returns the number of the undo's entry in the log.
+async def take_back(sessions: Registry, operation: Operation, names: Mapping[str, Ref | None], *, force: bool) -> int:
+    """Undo an operation that has changed the machine's files, and move `names`. The caller must have the turns (locks)
+    of these names and of the machine. `force`: also where files were changed after the operation. Returns the number of
+    the undo's entry in the log.
 
     Raises Conflicting if a file was changed after that, Failed, NotAllowed; nothing has changed then.
     """
-    async with sessions.turn(MACHINE):
-        return await asyncio.to_thread(_take_back, sessions.resources, operation)
+    return await asyncio.to_thread(_take_back, sessions.resources, operation, names, force=force)
 
 
-def _take_back(resources: Resources, operation: Operation) -> int:
+def _take_back(resources: Resources, operation: Operation, names: Mapping[str, Ref | None], *, force: bool) -> int:
     applied, on = operation.applied, f"operation {operation.number} ({operation.verb})"
     assert applied is not None
     _check_own(resources, operation, on)
@@ -321,27 +329,42 @@ def _take_back(resources: Resources, operation: Operation) -> int:
             raise StoreDamaged("undo", on, f"its journal is missing: {former.folder}", "restore this folder")
         roots = [opened.enter_context(open_folder(place)) for place in before.places]
         kept = opened.enter_context(open_folder(former.kept))
-        reversal = plan_reversal(before, former.left(), roots)
+        reversal = plan_reversal(before, former.left(), roots, force=force)
         if reversal.conflicts:
-            first = reversal.conflicts[0]
-            more = f" and {len(reversal.conflicts) - 1} more" if len(reversal.conflicts) > 1 else ""
-            path = f"{before.targets[first.place].rstrip('/')}/{first.path}"
-            next_step = f"see the difference: waypoint diff {before.branch} -- {path}"
-            raise Conflicting("undo", on, f"{path}{more}: {first.said}", next_step)
+            raise _changed_since(resources, operation, before, reversal.conflicts)
         places = list(zip(before.targets, before.places, strict=True))
         plan = _new_plan(resources, before.branch, "", places, (reversal.steps, reversal.folders))
 
         def record(change: Record) -> None:
             change.undo(operation.number)
+            for name, ref in names.items():
+                change.put(name, ref)
             change.applied = Applied(journal=plan.ident, branch=plan.branch, count=applied.count)
             change.note = _note(plan, applied.count)
+            kept = [f"{before.targets[place].rstrip('/')}/{os.fsdecode(path)}" for place, path in sorted(reversal.kept)]
+            if kept:
+                more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
+                change.note += as_text(f"; kept because of other files in it: {kept[0]}{more}")
 
         copies = _Copies(lambda step: Entry(kept, str(step.kept)))
         return _carry_out(resources, plan, copies.make, "undo", record)
 
 
+def _changed_since(
+    resources: Resources, operation: Operation, plan: ApplyPlan, conflicts: Sequence[Conflict]
+) -> Conflicting:
+    first = next((one for one in conflicts if not one.can_choose), conflicts[0])
+    more = f" and {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+    said = f"{plan.targets[first.place].rstrip('/')}/{first.path}{more}: {first.said}; nothing was changed"
+    force = spelled(str(resources.places.home), "undo", str(operation.number), "--force")
+    next_step = f"replace these files (they are kept, and an undo of that brings them back): {force}"
+    if not first.can_choose:
+        next_step = "move this file or folder away, and try again"
+    return Conflicting("undo", f"operation {operation.number} ({operation.verb})", said, next_step)
+
+
 def _note(plan: ApplyPlan, count: int) -> str:
-    return f"{count} files of the machine changed ({plan.branch})"
+    return f"{count} {'file' if count == 1 else 'files'} of the machine changed ({plan.branch})"
 
 
 def _check_own(resources: Resources, operation: Operation, on: str) -> None:

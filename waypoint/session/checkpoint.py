@@ -1,8 +1,9 @@
 """Capturing the session of a branch, and naming the capture."""
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from waypoint.capture.layers.layer import CaptureOptions
@@ -86,16 +87,40 @@ async def capture_tip(
     """Capture the session on `branch`, and record the capture as the branch's tip. Return None if the branch is not
     live. The caller must have the turn (lock) of the branch. `tier`: as in CaptureOptions.
     """
-    live = await sessions.settled(branch)
-    if live is None:
+    live, taken = await _capture_live(sessions, branch, CaptureOptions(tier, reason), prepare)
+    if live is None or taken is None:
         return None
-    degraded = await prepare(live) if prepare is not None else ()
-    taken = await capture(sessions.resources, live, CaptureOptions(tier, reason, degraded=degraded))
     try:
         return _record(sessions.resources, live, taken, CaptureOptions())
     except BaseException:
         await drop(sessions.resources, taken)
         raise
+
+
+@contextlib.asynccontextmanager
+async def capture_aside(sessions: Registry, branch: str, prepare: Prepare) -> AsyncIterator[Capture | None]:
+    """Capture the session on `branch` for the `async with` block, at whose end the capture is removed unless the block
+    has recorded it. None if the branch is not live. The caller must have the turn (lock) of the branch.
+    """
+    _, taken = await _capture_live(sessions, branch, CaptureOptions("respawn"), prepare)
+    if taken is None:
+        yield None
+        return
+    try:
+        yield placed(sessions.resources.names, taken)
+    finally:
+        if not sessions.resources.names.captures_of([taken.id], may_lack=True):
+            await asyncio.shield(asyncio.ensure_future(drop(sessions.resources, taken)))
+
+
+async def _capture_live(
+    sessions: Registry, branch: str, options: CaptureOptions, prepare: Prepare | None
+) -> tuple[LiveSession, Capture] | tuple[None, None]:
+    live = await sessions.settled(branch)
+    if live is None:
+        return None, None
+    degraded = await prepare(live) if prepare is not None else ()
+    return live, await capture(sessions.resources, live, options._replace(degraded=degraded))
 
 
 async def capture(resources: Resources, live: LiveSession, options: CaptureOptions) -> Capture:

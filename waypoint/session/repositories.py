@@ -91,6 +91,15 @@ def merge(resources: Resources, path: str, machine: bytes, session: bytes) -> by
     return merged.stdout if merged.returncode == 0 else None
 
 
+def has_nothing_staged(resources: Resources, index: str) -> bool:
+    """Whether the index of a repository of the machine, at the path `index`, says the same as the commit HEAD."""
+    top, _, name = index.rpartition("/.git/")
+    if name != "index":
+        return False
+    repository = Repository(top, _user_of(resources, top))
+    return repository.git("diff-index", "--cached", "--quiet", "HEAD", "--").returncode == 0
+
+
 class _File(NamedTuple):
     """`path`: in the repository. `mode`: git's; b"": the file was removed."""
 

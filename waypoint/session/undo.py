@@ -79,15 +79,17 @@ def asked_by(by: Caller | None) -> str:
     return " ".join(filter(None, [f"by {user_name(by.uid)}" if by.uid is not None else "", works_on]))
 
 
-async def undo(sessions: Registry, number: int, *, lose_processes: bool) -> Undone:
+async def undo(sessions: Registry, number: int, *, lose_processes: bool, force: bool = False) -> Undone:
     """Undo the operation `number`. The caller holds the turns (locks) of all names and sessions that it has moved.
 
-    `lose_processes`: sessions that the undo replaces or ends may lose their processes.
+    `lose_processes`: sessions that the undo replaces or ends may lose their processes. `force`: files of the machine
+    may be replaced although they were changed after the operation.
     """
     names = sessions.resources.names
     if numbered(names, number).applied is not None:
         planned = plan_undo(names, number)
-        return Undone(planned, numbered(names, await take_back(sessions, planned.operation)), [])
+        entry = await take_back(sessions, planned.operation, planned.plan.names, force=force)
+        return Undone(planned, numbered(names, entry), [])
     with names.change("undo") as change:
         planned = plan_undo(change, number)
         intent = Intent(

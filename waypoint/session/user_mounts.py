@@ -35,11 +35,11 @@ class UserMounts:
         self._held: dict[str, contextlib.ExitStack] = {}
         self._captures: dict[str, str] = {}
 
-    def mount(self, capture: Capture, point: str) -> None:
-        """Mount a view of the capture at the folder `point` of the machine. Raises UsageProblem, StateConflict,
-        Failed.
+    def mount(self, name: str, capture: Capture, point: str) -> None:
+        """Mount a view of the capture at the folder `point` of the machine. `name`: of the capture, for messages.
+        Raises UsageProblem, StateConflict, Failed.
         """
-        host, places, on = self._host("mount"), self._resources.places, f"{capture.id[:12]} at {point}"
+        host, places, on = self._host("mount"), self._resources.places, f"{name} at {point}"
         point = host.within(lambda: os.path.realpath(point))
         if not host.within(lambda: os.path.isdir(point)):
             raise UsageProblem("mount", on, "there is no such folder", f"make it: mkdir {point}")

@@ -112,10 +112,13 @@ class ApplyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True):
-    """How a step has left its entry: inode and ctime. `was`: those of the former entry, if it came back."""
+    """How a step has left its entry: inode and ctime. `was`: those of the former entry, if it came back. `index`: the
+    digest of a git index (git_index.py); b"" for other files.
+    """
 
     now: tuple[int, int]
     was: tuple[int, int] | None = None
+    index: bytes = b""
 
 
 class Journal:

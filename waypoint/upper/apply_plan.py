@@ -1,5 +1,6 @@
 """Planning the change of the machine's files: the steps, and the conflicts that forbid them."""
 
+import contextlib
 import errno
 import os
 import stat
@@ -10,9 +11,10 @@ import msgspec
 
 from waypoint.linux.storage import beneath
 from waypoint.model.paths import is_below
+from waypoint.upper import git_index
 from waypoint.upper.apply_journal import ApplyPlan, Journal, Left, Mark, Step, mark_of
 from waypoint.upper.comparing import Change, attributes
-from waypoint.upper.views import Entry, Pairs, Sides
+from waypoint.upper.views import READ_FOLDER, Entry, Pairs, Sides
 
 Resolution = Literal["refuse", "ours", "theirs", "merge"]
 """A file that the machine has changed: nothing is done; the machine's file stays; the session's file replaces it; both
@@ -42,6 +44,7 @@ class Seen:
         self._since_ns = since_ns
         self._known: set[tuple[int, int]] = set()  # inode and ctime of files that were applied from an ancestor
         self._came_back: dict[tuple[int, int], tuple[int, int]] = {}  # of those that were put back: the former ones
+        self._indexes: dict[bytes, tuple[int, int]] = {}  # of git indexes that were applied or put back, by digest
         for journal in journals:
             try:
                 plan, found = journal.plan(), journal.left()
@@ -52,10 +55,16 @@ class Seen:
                     self._came_back[left.now] = left.was
                 elif left is not None and plan is not None and plan.capture in ancestry:
                     self._known.add(left.now)
+                else:
+                    continue
+                if left.index:
+                    self._indexes[left.index] = left.now
 
-    def has(self, facts: os.stat_result, before_ns: int = 0) -> bool:
-        """`before_ns`: the session has seen what the machine did before this moment."""
-        key = facts.st_ino, facts.st_ctime_ns
+    def has(self, facts: os.stat_result, before_ns: int = 0, index: bytes = b"") -> bool:
+        """`before_ns`: the session has seen what the machine did before this moment. `index`: the digest of a git
+        index.
+        """
+        key = self._indexes.get(index, (facts.st_ino, facts.st_ctime_ns))
         for _ in self._came_back:  # a file may have been replaced and put back several times
             if key not in self._came_back:
                 break
@@ -68,8 +77,9 @@ class Rules(NamedTuple):
     has seen the machine's entry until then. `lost_its_source`: whether the file at a path is the session's copy of a
     file that the machine no longer has; False for a new file, and for a file of the machine that the session has
     renamed. `merge`: returns the merged content of a changed file; None if it cannot be merged. `is_in_upper`: whether
-    the session has its own copy of the entry at a path. `allow_special`: set-user-ID files, files with capabilities,
-    and devices are applied.
+    the session has its own copy of the entry at a path. `has_nothing_staged`: whether the machine's git index at a path
+    says the same as the commit that is checked out. `allow_special`: set-user-ID files, files with capabilities, and
+    devices are applied.
     """
 
     seen: Seen
@@ -78,6 +88,7 @@ class Rules(NamedTuple):
     first_changed_ns: Callable[[str], int]
     lost_its_source: Callable[[str], bool]
     is_in_upper: Callable[[str], bool]
+    has_nothing_staged: Callable[[str], bool]
     merge: Callable[[Change], bytes | None]
 
 
@@ -99,6 +110,8 @@ class Planner:
         stays: set[str] = set()  # paths at which the machine keeps its files, against the session's
         moved = ""  # the last folder of the machine that the session has moved
         for change in found:
+            if git_index.is_index(change.path) and _says_same(*pairs.at(change.path)):
+                continue
             moved = change.path if change.source else moved
             conflict = _conflict(place, change, pairs, rules) or _loses_source(place, change, moved, rules)
             if conflict is None or self._is_planned(conflict, change, rules, stays):
@@ -203,9 +216,28 @@ def _conflict(place: int, change: Change, pairs: Pairs, rules: Rules) -> Conflic
                 return Conflict(place, change.path, "it was removed on the machine")
         return None
     is_removed_folder = stat.S_ISDIR(change.present.st_mode) and change.how != "attributes"
-    if not is_removed_folder and not _is_seen(change.present, change.path, rules):
-        return Conflict(place, change.path, "it was changed on the machine")
-    return None
+    is_seen = _is_seen(change.present, change.path, rules) or _is_seen_index(present, change, rules)
+    return None if is_removed_folder or is_seen else Conflict(place, change.path, "it was changed on the machine")
+
+
+def _says_same(wanted: Entry | None, present: Entry | None) -> bool:
+    if wanted is None or present is None:
+        return False
+    digest = git_index.digest_of(wanted)
+    return digest != b"" and digest == git_index.digest_of(present)
+
+
+def _is_seen_index(entry: Entry | None, change: Change, rules: Rules) -> bool:
+    """Whether the machine's entry is a git index without anything that the session has not seen: it says the same as
+    when it was applied or put back, or nothing is staged and HEAD has not moved.
+    """
+    if entry is None or not git_index.is_index(change.path):
+        return False
+    if change.present is not None and rules.seen.has(change.present, index=git_index.digest_of(entry)):
+        return True
+    moves = Entry(entry.folder, "logs/HEAD").look()
+    is_seen = moves is not None and _is_seen(moves, change.path, rules)
+    return is_seen and rules.has_nothing_staged(change.path)
 
 
 def _loses_source(place: int, change: Change, moved: str, rules: Rules) -> Conflict | None:
@@ -262,36 +294,86 @@ def find_missing_folders(steps: Iterable[Step], roots: list[int]) -> list[Confli
 
 
 class Reversal(NamedTuple):
+    """`kept`: folders, made by the change, that stay because other files are in them now, by place and path."""
+
     steps: list[Step]
     folders: list[Step]
     conflicts: list[Conflict]
+    kept: set[tuple[int, bytes]]
 
 
-def plan_reversal(plan: ApplyPlan, left: list[Left | None], roots: list[int]) -> Reversal:
-    """Plan to take back a change that was made by `plan` and that has left the files as in `left`."""
+def plan_reversal(plan: ApplyPlan, left: list[Left | None], roots: list[int], *, force: bool = False) -> Reversal:
+    """Plan to take back a change that was made by `plan` and that has left the files as in `left`. `force`: replace
+    files that were changed after that.
+    """
     removals: list[Step] = []
     puts: list[Step] = []
     conflicts: list[Conflict] = []
-    folders = []
-    for one, mark in zip(plan.folders, left[len(plan.steps) :], strict=True):
-        if one.before is not None and one.wanted is not None:
-            now = _mark_at(roots[one.place], one.name)
-            is_same = now is not None and mark is not None and _is_as_left(now, one.wanted, mark)
-            folders.append(Step(one.place, one.path, one.wanted, one.before, 0 if is_same else -1))
+    folders = list(_former_folders(plan, left[len(plan.steps) :], roots))
     put = {(step.place, step.path) for step in plan.steps if step.wanted is not None}
+    kept = _folders_to_keep(plan, roots)
     for number, step in enumerate(plan.steps):
-        now = _mark_at(roots[step.place], step.name)
-        if step.wanted is not None and not _is_as_left(now, step.wanted, left[number]):
-            conflicts.append(Conflict(step.place, step.name, "it was changed after that", can_choose=False))
-        elif step.wanted is None and now is not None and (step.place, step.path) not in put:
-            conflicts.append(Conflict(step.place, step.name, "there is another file now", can_choose=False))
+        key = step.place, step.path
+        now = None if step.wanted is None and key in put else _mark_at(roots[step.place], step.name)
+        if step.before is None and (now is None or key in kept):
+            continue
+        if step.wanted is None and _are_folders(step.before, now):
+            continue
+        said = "it is a folder with other files now" if key in kept else _change_since(step, now, left[number], roots)
+        if said:
+            marks = (now, step.before, step.wanted)
+            can_choose = key not in kept and not any(mark is not None and mark.is_folder for mark in marks)
+            conflicts += [] if force and can_choose else [Conflict(step.place, step.name, said, can_choose)]
         if step.before is None:
             removals.append(Step(step.place, step.path, now, None))
             continue
-        puts.append(Step(step.place, step.path, None if step.wanted is None else now, step.before, number))
+        puts.append(Step(step.place, step.path, now, step.before, number))
         if step.before.is_folder:
             folders.append(Step(step.place, step.path, None, step.before))
-    return Reversal(in_order(removals, puts), folders, conflicts)
+    steps = in_order(removals, puts)
+    return Reversal(steps, folders, conflicts + find_missing_folders(steps, roots), kept)
+
+
+def _former_folders(plan: ApplyPlan, left: Iterable[Left | None], roots: list[int]) -> Iterator[Step]:
+    """Steps that give folders their former attributes and times, of those that are still there."""
+    for step, mark in zip(plan.folders, left, strict=True):
+        now = _mark_at(roots[step.place], step.name)
+        if step.before is not None and step.wanted is not None and now is not None and now.is_folder:
+            is_same = mark is not None and _is_as_left(now, step.wanted, mark)
+            yield Step(step.place, step.path, step.wanted, step.before, 0 if is_same else -1)
+
+
+def _folders_to_keep(plan: ApplyPlan, roots: list[int]) -> set[tuple[int, bytes]]:
+    """The folders that the plan has made and in which there are files now that it has not made, by place and path."""
+    made = {(step.place, step.path) for step in plan.steps if step.wanted is not None}
+    kept: set[tuple[int, bytes]] = set()
+    for step in reversed(plan.steps):  # a folder after its content
+        if step.wanted is None or not step.wanted.is_folder:
+            continue
+        with contextlib.suppress(OSError), beneath.opened(roots[step.place], step.name, READ_FOLDER) as fd:
+            paths = {(step.place, step.path + b"/" + os.fsencode(name)) for name in os.listdir(fd)}
+            if paths - made or paths & kept:
+                kept.add((step.place, step.path))
+    return kept
+
+
+def _are_folders(*marks: Mark | None) -> bool:
+    return all(mark is not None and mark.is_folder for mark in marks)
+
+
+def _change_since(step: Step, now: Mark | None, left: Left | None, roots: list[int]) -> str:
+    """How the entry has changed since the step has left it, in words; "" if it has not."""
+    if step.wanted is None:
+        return "there is another file now" if now is not None else ""
+    if now is None:
+        return "it was removed after that"
+    if _is_as_left(now, step.wanted, left):
+        return ""
+    if left is not None and left.index:
+        with beneath.parent_of(roots[step.place], step.name) as (folder, name):
+            if git_index.digest_of(Entry(folder, name)) == left.index:
+                return ""
+    return "it was changed after that"
 
 
 def _mark_at(root: int, path: str) -> Mark | None:

@@ -17,7 +17,7 @@ from waypoint.linux.storage import beneath, deep
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.storage.filesystem import sync_filesystem
 from waypoint.linux.storage.renaming import exchange, rename_new
-from waypoint.upper import copying
+from waypoint.upper import copying, git_index
 from waypoint.upper.apply_journal import ApplyPlan, Journal, Left, Mark, Step
 from waypoint.upper.views import READ_FOLDER, Entry
 
@@ -141,7 +141,10 @@ class Transaction:
     def _left(self, step: Step) -> Left | None:
         entry = self._entry(step)
         facts = entry.look() if entry is not None else None
-        return None if facts is None else Left((facts.st_ino, facts.st_ctime_ns), step.was)
+        if entry is None or facts is None:
+            return None
+        index = git_index.digest_of(entry) if git_index.is_index(step.name) else b""
+        return Left((facts.st_ino, facts.st_ctime_ns), step.was, index)
 
     # --- the end: `settle`, or `roll_back`
 
@@ -219,9 +222,10 @@ class Transaction:
     def _came_back(self, step: Step) -> Left | None:
         entry = self._entry(step)
         facts = entry.look() if entry is not None else None
-        if facts is None or step.before is None or facts.st_ino != step.before.inode:
+        if entry is None or facts is None or step.before is None or facts.st_ino != step.before.inode:
             return None
-        return Left((facts.st_ino, facts.st_ctime_ns), (step.before.inode, step.before.changed_ns))
+        index = git_index.digest_of(entry) if git_index.is_index(step.name) else b""
+        return Left((facts.st_ino, facts.st_ctime_ns), (step.before.inode, step.before.changed_ns), index)
 
     def _take_out(self, number: int, step: Step, entry: Entry) -> None:
         """Remove the new entry of a step from its place, and put the old one there."""

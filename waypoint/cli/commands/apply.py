@@ -117,7 +117,12 @@ def _fail(client: Client, name: str, found: ApplyFacts, given: Given) -> int:
     if found.conflict_count > _MOST_SHOWN:
         note(f"and {found.conflict_count - _MOST_SHOWN} more conflicts")
     said = f"{found.conflict_count} {'conflict' if found.conflict_count == 1 else 'conflicts'}; nothing was changed"
-    look = spelled(client.home, "diff", name, "--patch")
-    next_step = f"see the differences: {look}; then decide with --ours, --theirs or --merge, or name files: -- PATH..."
+    next_step = "resolve these conflicts, or name other files: -- PATH..."
+    if any(one["can_choose"] for one in found.conflicts):
+        look = spelled(client.home, "diff", name, "--patch")
+        decide = "decide with --ours, --theirs or --merge"
+        if not all(one["can_choose"] for one in found.conflicts):
+            decide = "resolve those that --ours, --theirs and --merge cannot decide"
+        next_step = f"see the differences: {look}; then {decide}, or name files: -- PATH..."
     error = Conflicting("apply", name, said, next_step)
     return fail(error, as_json=given.flag("json"), beside=dataclasses.asdict(found))

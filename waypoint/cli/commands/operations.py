@@ -33,7 +33,8 @@ def undo(given: Given) -> int:
     history = client.history
     planned = history.plan_undo(number, branch=None if branch is None else parse_name(branch))
     warn("will be lost", [text(one) for one in planned.lost])
-    made, undone = history.take_back(planned.number, lose_processes=given.flag("lose_processes"))
+    may_lose, force = given.flag("lose_processes"), given.flag("force")
+    made, undone = history.take_back(planned.number, lose_processes=may_lose, force=force)
     if given.flag("json"):
         print_json({**dataclasses.asdict(made), "lost": undone.lost, "degraded": undone.degraded})
     else:

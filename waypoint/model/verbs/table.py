@@ -453,6 +453,7 @@ _UNDO = Verb(
     (
         Option(("-b", "--branch"), "text", "Undo the last operation on BRANCH (default: $WAYPOINT_BRANCH).", "BRANCH"),
         fast.LOSE_PROCESSES,
+        Option(("--force",), "flag", "Undo of an apply: also replace files that were changed after it."),
         JSON,
         HOME,
     ),
@@ -462,6 +463,9 @@ _UNDO = Verb(
     replaced is started again from its capture; a session that the operation started is ended. Before undo replaces or
     ends a session, it captures this session with its processes; if that is impossible, the exit status is 5 (see
     --lose-processes). What cannot be restored is printed on stderr first.
+
+    The undo of 'waypoint apply' puts the former files back. If one of the files was changed after the apply, nothing is
+    changed, and the exit status is 6 (see --force).
 
     Without N, 'waypoint undo' chooses the last one of these operations:
 
