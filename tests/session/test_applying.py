@@ -78,6 +78,21 @@ def test_each_of_200_kills_at_random_leaves_the_files_as_before_or_as_after(proj
         assert min(outcomes.values()) >= 10, outcomes
 
 
+def test_files_that_were_put_back_are_known_after_gc(home: Home, project: Path) -> None:
+    home.must("shell", "main", "-d")
+    home.must("exec", "--", f"cd {project}; echo x >> text; rm mode")
+    home.must("apply", "main", "--", str(project))
+    home.must("undo")
+    home.must("gc", "--keep-operations", "0")
+    journals = list((home.path / "applied").iterdir())
+    assert [list((journal / "kept").glob("*")) for journal in journals] == [[], []]
+    home.must("apply", "main", "--", str(project))
+    assert (project / "text").read_text().endswith("x\n")
+    home.must("stop", "main", "--discard")
+    home.must("gc", "--keep-operations", "0")
+    assert list((home.path / "applied").iterdir()) == [], "all sessions have begun after that"
+
+
 def test_a_user_applies_with_own_rights_only(let_in: Home, person: Person) -> None:
     folder = person.home / "project"
     succeeds(person.can(let_in, "shell", "own", "-d", cwd="/"))

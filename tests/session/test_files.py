@@ -68,6 +68,7 @@ def test_files_are_copied_to_the_machine(home: Home, kept: str, tmp_path: Path) 
 def test_files_are_copied_into_a_running_session(home: Home, client: Client, kept: str, tmp_path: Path) -> None:
     (tmp_path / "folder/below").mkdir(parents=True)
     (tmp_path / "folder/below/file").write_text("new\n")
+    (tmp_path / "large").write_bytes(bytes(1 << 20))
     home.must("cp", str(tmp_path / "folder"), "main:/srv/kept")
     home.must("cp", str(tmp_path / "folder"), "main:/srv/kept/renamed")
     assert home.must("cat", "main:/srv/kept/folder/below/file").stdout == "new\n"
@@ -78,6 +79,16 @@ def test_files_are_copied_into_a_running_session(home: Home, client: Client, kep
     assert files.read("/tmp/folder/below/file") == b"new\n"
     files.write("/tmp/written", b"\0\xff")
     assert files.read("/tmp/written") == b"\0\xff"
+    home.must("run", "-b", "main", "--", "chmod", "750", "/tmp/written")
+    files.write("/tmp/written", b"again")
+    assert [(one.mode, one.size_bytes) for one in files.list("/tmp/written")] == [("750", 5)]
+    (tmp_path / "folder/below/file").write_text("newer\n")
+    home.must("cp", str(tmp_path / "folder"), "main:/srv/kept")
+    assert home.must("cat", "main:/srv/kept/folder/below/file").stdout == "newer\n", "folders are merged"
+    home.must("exec", "--", "mkdir /srv/small; mount -t tmpfs -o size=64k small /srv/small")
+    done = home.cli("cp", str(tmp_path / "large"), "main:/srv/small/copy")
+    assert (done.code, "main:/srv/small/copy: tar: " in done.stderr) == (125, True), done.stderr
+    assert home.must("run", "-b", "main", "--", "ls", "-A", "/srv/small").stdout == "", "no part of a copy is left"
     done = home.cli("cp", str(tmp_path / "folder"), f"{kept}:/srv")
     assert done.code != 0, "a capture cannot be written"
 
@@ -152,6 +163,11 @@ def test_users_read_only_what_they_may_read(let_in: Home, person: Person, tmp_pa
     succeeds(person.can(let_in, "exec", "-b", "own", "--", "chmod 0 ~/many/*"))
     done = person.can(let_in, "cp", f"own:{person.home}/many", "-")
     assert done.returncode != 0, "tar reports each of them, and must not wait until its messages are read"
+    present = sorted(os.listdir(person.home))
+    refused(
+        person.can(let_in, "cp", f"own:{person.home}/many", "copy"), f"{'n' * 150}1: Cannot open: Permission denied"
+    )
+    assert sorted(os.listdir(person.home)) == present, "no part of a copy is left"
     refused(person.can(let_in, "mount", "own", str(person.home)), "only root may change the machine's mounts")
     let_in.must("shell", "roots", "-d", "--user", "root")
     for words in (("cat", "roots:/etc/hostname"), ("ls", "roots:/"), ("cp", "roots:/etc/hostname", str(person.home))):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 from waypoint.client import wire
 from waypoint.client.command import Command
@@ -16,12 +17,27 @@ from waypoint.model.errors import Failed, StateConflict
 from waypoint.model.facts import FileFacts
 from waypoint.model.names import parse_name
 
-_PLACE = """d=$1 n=$2
-if [ -d "$d" ]; then exec tar -xf - -C "$d"; fi
-t=$(mktemp -d "$(dirname -- "$d")/.waypoint-cp.XXXXXX") || exit
-tar -xf - -C "$t" && mv -T -- "$t/$n" "$d"
+_UNPACK = """a=$1
+[ -d "$a" ] || a=$(dirname -- "$a")
+t=$(mktemp -d "$a/.waypoint-cp.XXXXXX") || exit
+tar -xf - -C "$t" || { s=$?; rm -rf -- "$t"; exit $s; }
+printf %s "$t" """
+"""Inside the session: extract the archive on stdin beside the place $1, or in the folder $1. Prints the folder."""
+
+_PLACE = """t=$1 n=$2 d=$3
+[ ! -d "$d" ] || d=$d/$n
+if [ -d "$d" ] && [ -d "$t/$n" ]; then cp -al --remove-destination -- "$t/$n/." "$d"; else mv -T -- "$t/$n" "$d"; fi
 s=$?; rm -rf -- "$t"; exit $s"""
-"""Inside the session: extract the archive on stdin, with the one entry $2, into the folder $1, or as $1."""
+"""Inside the session: move the file $2 of the folder $1 into the folder $3, or to $3. Folders are merged."""
+
+_WRITE = """f=$(readlink -f -- "$1") || { echo "$1: there is no such folder" >&2; exit 1; }
+if [ -e "$f" ] && ! { [ -f "$f" ] && [ -O "$f" ]; }; then exec cat > "$f"; fi
+t=$(mktemp "$(dirname -- "$f")/.waypoint-write.XXXXXX") || exit
+if [ -e "$f" ]; then cp --attributes-only --preserve=all -- "$f" "$t"
+else chmod $(printf %o $((0666 & ~$(umask)))) "$t"; fi
+[ $? = 0 ] && cat > "$t" && mv -T -- "$t" "$f"
+s=$?; rm -f -- "$t"; exit $s"""
+"""Inside the session: write stdin to the file $1, at once if it is missing or belongs to the user."""
 
 
 class Files:
@@ -79,32 +95,39 @@ class Files:
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/content", "wb") as file:
                 file.write(content)
-            script = 'cat > "$1"'
             with open(f"{folder}/content", "rb") as source:
-                self._run(["sh", "-c", script, "sh", path], source.fileno(), path)
+                self._run(["sh", "-c", _WRITE, "sh", path], source.fileno(), path)
 
     def upload(self, source: str, path: str) -> None:
         """Copy a file or folder of this machine into the running session: into `path`, if it is a folder, else as
-        `path`. The copies belong to the session's user, unless that is root.
+        `path`. A folder is merged with one of its name. After a failure there is no new file. The copies belong to the
+        session's user, unless that is root.
         """
         above, name = os.path.split(os.path.abspath(source))
-        with subprocess.Popen(["tar", "-cf", "-", "-C", above, "--", f"./{name}"], stdout=subprocess.PIPE) as packing:
-            assert packing.stdout is not None
-            self._run(["sh", "-c", _PLACE, "sh", path, name], packing.stdout.fileno(), path)
-        if packing.returncode != 0:
-            raise Failed("read", source, "tar has failed", "see its message above")
+        command = ["tar", "-cf", "-", "-C", above, "--", f"./{name}"]
+        with tempfile.TemporaryFile() as said:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as packing:
+                assert packing.stdout is not None
+                new = self._run(["sh", "-c", _UNPACK, "sh", path], packing.stdout.fileno(), path)
+            if packing.returncode != 0:
+                self._run(["rm", "-rf", "--", new], -1, path)
+                raise Failed("read", source, _first_line(said), "name another file, or try again")
+        self._run(["sh", "-c", _PLACE, "sh", new, name, path], -1, path)
 
     def upload_archive(self, archive_fd: int, path: str) -> None:
         """Extract the tar archive that the descriptor reads into the folder `path` of the running session."""
         self._run(["tar", "-xf", "-", "-C", path], archive_fd, path)
 
-    def _run(self, argv: Sequence[str], input_fd: int, path: str) -> None:
-        request: dict[str, object] = {"argv": [as_json_text(word) for word in argv], "stdin": True, "user": self._user}
-        said = bytearray()
-        end = how_ended(Command(self._home, self._name, "run", request).wait(said.extend, said.extend, input_fd))
+    def _run(self, argv: Sequence[str], input_fd: int, path: str) -> str:
+        """Run a program in the session to write `path`. Returns its output."""
+        request: dict[str, object] = {"argv": [as_json_text(word) for word in argv], "user": self._user}
+        request["stdin"] = input_fd >= 0
+        output, said = bytearray(), bytearray()
+        end = how_ended(Command(self._home, self._name, "run", request).wait(output.extend, said.extend, input_fd))
         if end.exit != 0:
             lines = said.decode(errors="replace").strip().splitlines() or [end.said or f"exit status {end.exit}"]
             raise Failed("write", f"{self._name}:{path}", lines[0], "choose another path")
+        return os.fsdecode(bytes(output))
 
     def _pieces(self, path: str, *, archive: bool) -> Iterator[bytes]:
         body = {"name": self._name, "path": as_json_text(path), "archive": archive}
@@ -130,12 +153,20 @@ def _after(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _extract(pieces: Iterator[bytes], folder: str) -> None:
     command = ["tar", "-xf", "-", "--no-same-owner", "--no-same-permissions", "-C", folder]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, pipesize=1 << 20) as unpacking:
-        assert unpacking.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # tar has failed, and tells why
-            for piece in pieces:
-                unpacking.stdin.write(piece)
-        with contextlib.suppress(BrokenPipeError):
-            unpacking.stdin.close()
-    if unpacking.returncode != 0:
-        raise Failed("write to", folder, "tar has failed", "see its message above")
+    with tempfile.TemporaryFile() as said:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, pipesize=1 << 20) as unpacking:
+            assert unpacking.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # tar has failed
+                for piece in pieces:
+                    unpacking.stdin.write(piece)
+            with contextlib.suppress(BrokenPipeError):
+                unpacking.stdin.close()
+        if unpacking.returncode != 0:
+            raise Failed("write to", os.path.dirname(folder), _first_line(said), "choose another folder, or free space")
+
+
+def _first_line(said: IO[bytes]) -> str:
+    """The first message of tar in a file."""
+    said.seek(0)
+    lines = said.read(1 << 16).decode(errors="replace").strip().splitlines()
+    return lines[0].removeprefix("tar: ") if lines else "tar has failed"

@@ -161,7 +161,7 @@ def iter_body(sock: _socket.socket, head: Head, data: bytearray) -> "Iterator[by
 
 def take_chunks(data: bytearray) -> "tuple[bytes, bool]":
     """Remove the complete chunks (RFC 9112, 7.1) at the start of `data`. Returns their content, and whether the last
-    chunk was among them. Raises Failed for malformed chunks.
+    chunk was among them. Raises Failed for malformed chunks, and the error in a chunk with the extension `error`.
     """
     found: list[bytes] = []
     start = 0
@@ -172,24 +172,28 @@ def take_chunks(data: bytearray) -> "tuple[bytes, bool]":
             if len(data) - start > MAX_CHUNK_LINE_BYTES:
                 raise malformed("a chunk without a size")
             break
-        size = _chunk_size(bytes(data[start:end]))
+        size, is_error = _parse_chunk_line(bytes(data[start:end]))
         rest = end + 2 + size
         if len(data) < rest + 2:
             break
         if data[rest : rest + 2] != b"\r\n":  # no trailers: our daemon sends none
             raise malformed("a chunk that is longer than its size")
         found.append(bytes(data[end + 2 : rest]))
+        if is_error:
+            result_of(500, found[-1])
         start = rest + 2
         is_last = not size
     del data[:start]
     return b"".join(found), is_last
 
 
-def _chunk_size(line: bytes) -> int:
-    digits = line.partition(b";")[0].strip().lower()
+def _parse_chunk_line(line: bytes) -> "tuple[int, bool]":
+    """The size of a chunk, and whether it has the extension `error`."""
+    digits, _, extension = line.partition(b";")
+    digits = digits.strip().lower()
     if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdef"):
         raise malformed(f"a chunk of size {line[:60]!r}")
-    return int(digits, 16)
+    return int(digits, 16), extension.strip() == b"error"
 
 
 def frame(kind: str, payload: bytes = b"") -> bytes:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -426,14 +427,18 @@ def recover(resources: Resources) -> None:
 
 
 def forget(resources: Resources) -> None:
-    """Remove the journals of operations that can no longer be undone."""
+    """Remove the replaced files of operations that can no longer be undone. Their journals still tell which files of
+    the machine they have left, and are removed when all sessions have begun after them.
+    """
     found = {journal.ident: journal for journal in journals_in(journals_of(resources))}
     if found:
         first = resources.names.first_kept()
         kept = {one.applied.journal for one in _operations(resources) if one.applied and one.number >= first}
+        refs = (ref for piece in resources.names.iter_refs() for ref in piece.values())
+        oldest = min((ref.created for ref in refs), default=math.inf)
         for ident in found.keys() - kept:
             if found[ident].has("settled") or found[ident].has("void"):
-                found[ident].remove()
+                found[ident].forget(is_needed=found[ident].began() > oldest)
 
 
 def journals_of(resources: Resources) -> Path:

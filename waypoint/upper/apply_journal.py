@@ -9,7 +9,8 @@
 <home>/applied/<ident>/settled    empty: nothing of the change is left outside of this folder
 <home>/applied/<ident>/void       empty: the change was rolled back
 ```
-Each file is written atomically and durably before the next step begins.
+Each file is written atomically and durably before the next step begins. When the change can no longer be undone, `kept`
+is removed, and `plan` and `marks` have only what a later apply needs to recognise the files.
 """
 
 import os
@@ -155,6 +156,25 @@ class Journal:
 
     def has(self, word: Literal["settled", "void"]) -> bool:
         return (self.folder / word).exists()
+
+    def began(self) -> float:
+        """When the plan was written, in seconds since the epoch; 0.0 if nothing has begun."""
+        try:
+            return (self.folder / "plan").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def forget(self, *, is_needed: bool) -> None:
+        """Remove all that only an undo needs; unless `is_needed`, remove everything."""
+        if not is_needed:
+            self.remove()
+        elif self.kept.exists():
+            began, plan = self.began(), self.plan()
+            if plan is not None:
+                self.note_left([left for left in self.left() if left is not None])
+                self._write("plan", msgspec.structs.replace(plan, steps=[], folders=[]))
+                os.utime(self.folder / "plan", (began, began))
+            deep.remove_path(self.kept)
 
     def remove(self) -> None:
         deep.remove_path(self.folder)

@@ -22,7 +22,7 @@ from waypoint.daemon.http.route import Call, Route, Routes
 from waypoint.daemon.http.shares import Share
 from waypoint.daemon.http.stream import StreamInlet, StreamOutlet
 from waypoint.model.errors import StateConflict, UsageProblem, WaypointError
-from waypoint.service.background.bugs import as_problem, log_bug
+from waypoint.service.background.bugs import as_problem
 from waypoint.service.callers import serving, showing
 from waypoint.service.shapes import Download, Stream, Upload
 
@@ -138,8 +138,8 @@ class Conversation:
                 await self._converse(answer, target)
 
     async def _send_pieces(self, download: Download, target: Target) -> None:
-        """Send the download. If a later piece cannot be made, raise ConnectionError: a begun answer can only break
-        off.
+        """Send the download. If a later piece cannot be made, send the error and raise ConnectionError: a begun answer
+        can only break off.
         """
         self.streaming = download.endless
         if download.endless:
@@ -151,8 +151,7 @@ class Conversation:
         except Exception as error:
             problem = as_problem(error, target.on)
             if self._messages.is_answered:
-                if problem is error:
-                    log_bug(error, target.on)  # the client does not get the reason
+                await self._messages.break_off(problem)
                 raise ConnectionAbortedError("the rest of the answer could not be made") from error
             await self._messages.answer(*_failure(problem))
 

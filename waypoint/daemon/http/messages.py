@@ -143,6 +143,14 @@ class Messages:
                     piece = await anext(pieces, None)
                 await self._send(h11.EndOfMessage())
 
+    async def break_off(self, problem: WaypointError) -> None:
+        """Send the error in a chunk with the extension `error`, after a part of an answer in pieces. The last chunk of
+        the answer must not follow: clients that do not know the extension would take the answer for complete.
+        """
+        if self._http.their_http_version == b"1.1":
+            content = error_body(problem)
+            await self._send_bytes(b"%x;error\r\n%b\r\n" % (len(content), content))
+
     async def switch_protocols(self) -> None:
         """Answer 101. The bytes that follow on the connection are not HTTP."""
         await self._send(h11.InformationalResponse(status_code=101, headers=_UPGRADE_HEADERS))
@@ -181,7 +189,9 @@ class Messages:
                 raise HttpProblem(408, said) from None
 
     async def _send(self, *events: h11.Event) -> None:
-        data = b"".join(self._http.send(event) or b"" for event in events)
+        await self._send_bytes(b"".join(self._http.send(event) or b"" for event in events))
+
+    async def _send_bytes(self, data: bytes) -> None:
         sent = self._connection.send_now([data])
         if sent < len(data):  # otherwise no timer is needed
             async with asyncio.timeout(self._limits.answer_s):
