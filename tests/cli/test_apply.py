@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 
 def test_the_changes_reach_the_machine_and_undo_takes_them_back(home: Home, branch: str, project: Path) -> None:
+    (project / "linked").hardlink_to(project / "text")
     before = picture(project, with_times=True)
     home.must("exec", "-b", branch, "--", CHANGE.format(project))
     planned = home.must("apply", branch, "--dry-run", "--json", "--", str(project)).json()
@@ -35,6 +36,9 @@ def test_the_changes_reach_the_machine_and_undo_takes_them_back(home: Home, bran
     undo = home.must("op", "log", "-n", "1", "--json").json()[0]
     home.must("undo", str(undo["number"]))
     assert listed(project) == listed_in(home, branch, project), "the undo was undone"
+    home.must("undo", str(done["operation"]))
+    assert picture(project, with_times=True) == before
+    assert (project / "linked").samefile(project / "text")
 
 
 def test_files_that_the_machine_has_changed_are_conflicts(home: Home, branch: str, project: Path) -> None:

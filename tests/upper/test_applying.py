@@ -94,7 +94,8 @@ class Machine(NamedTuple):
         plan = journal.plan()
         assert plan is not None
         with open_folder(self.folder) as root, open_folder(journal.kept) as kept:
-            reversal = plan_reversal(plan, journal.left(), [root], force=force)
+            seen = Seen(0, set(), journals_in(self.journals))
+            reversal = plan_reversal(plan, journal.left(), [root], seen, force=force)
             if not reversal.conflicts:
                 back = plan_of(f"{journal.ident}-back", "", self.folder, reversal.steps, reversal.folders)
                 self.carry_out(back, lambda _, step, target: copy_kept(kept, step, target))

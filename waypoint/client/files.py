@@ -40,6 +40,9 @@ s=$?; rm -f -- "$t"; exit $s"""
 """Inside the session: write stdin to the file $1, at once if it is missing or belongs to the user."""
 
 
+_MOST_SAID = 500
+
+
 class Files:
     """The files of one capture, or of a branch: its running session, if there is one. Paths are absolute in the
     session.
@@ -169,4 +172,5 @@ def _first_line(said: IO[bytes]) -> str:
     """The first message of tar in a file."""
     said.seek(0)
     lines = said.read(1 << 16).decode(errors="replace").strip().splitlines()
-    return lines[0].removeprefix("tar: ") if lines else "tar has failed"
+    line = lines[0].removeprefix("tar: ") if lines else "tar has failed"
+    return line if len(line) <= _MOST_SAID else f"...{line[-_MOST_SAID:]}"

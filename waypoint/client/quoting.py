@@ -25,8 +25,7 @@ def as_json_text(text: str) -> str:
     except UnicodeEncodeError as error:
         on = f"the text at character {error.start}"
         step = (
-            "write the text in UTF-8, or give 'waypoint exec' the command as "
-            "several words, which may contain other bytes"
+            "write it in UTF-8: instead of a file, name its folder; 'waypoint exec' takes other bytes in several words"
         )
         raise UsageProblem("send", on, "it is not UTF-8", step) from error
     return text

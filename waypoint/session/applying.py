@@ -280,12 +280,20 @@ def _unhurried(found: Iterator[Change]) -> Iterator[Change]:
 
 class _Copies:
     """Makes new files as copies; names of one file become names of one copy. `find`: the original for a step. `merged`:
-    content that replaces that of the original, by place and path.
+    content that replaces that of the original, by place and path. `are_former`: the originals are the machine's own
+    files; one that has other names on the machine becomes a name of the same file again.
     """
 
-    def __init__(self, find: Callable[[Step], Entry | None], merged: Mapping[tuple[int, str], bytes] = {}) -> None:
+    def __init__(
+        self,
+        find: Callable[[Step], Entry | None],
+        merged: Mapping[tuple[int, str], bytes] = {},
+        *,
+        are_former: bool = False,
+    ) -> None:
         self._find = find
         self._merged = merged
+        self._are_former = are_former
         self._links: dict[tuple[int, int, int], int] = {}  # by place, device and inode: the number of the first copy
 
     def make(self, number: int, step: Step, target: Entry) -> None:
@@ -293,6 +301,12 @@ class _Copies:
         facts = source.look() if source is not None else None
         if source is None or facts is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), step.name)
+        if self._are_former and facts.st_nlink > 1:
+            with contextlib.suppress(OSError):  # another file system, or a file of another user
+                os.link(
+                    source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False
+                )
+                return
         key = step.place, facts.st_dev, facts.st_ino
         if facts.st_nlink > 1 and key in self._links:
             first = str(self._links[key])
@@ -330,7 +344,8 @@ def _take_back(resources: Resources, operation: Operation, names: Mapping[str, R
             raise StoreDamaged("undo", on, f"its journal is missing: {former.folder}", "restore this folder")
         roots = [opened.enter_context(open_folder(place)) for place in before.places]
         kept = opened.enter_context(open_folder(former.kept))
-        reversal = plan_reversal(before, former.left(), roots, force=force)
+        seen = Seen(0, set(), journals_in(journals_of(resources)))
+        reversal = plan_reversal(before, former.left(), roots, seen, force=force)
         if reversal.conflicts:
             raise _changed_since(resources, operation, before, reversal.conflicts)
         places = list(zip(before.targets, before.places, strict=True))
@@ -347,7 +362,7 @@ def _take_back(resources: Resources, operation: Operation, names: Mapping[str, R
                 more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
                 change.note += as_text(f"; kept because of other files in it: {kept[0]}{more}")
 
-        copies = _Copies(lambda step: Entry(kept, str(step.kept)))
+        copies = _Copies(lambda step: Entry(kept, str(step.kept)), are_former=True)
         return _carry_out(resources, plan, copies.make, "undo", record)
 
 

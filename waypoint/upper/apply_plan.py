@@ -64,12 +64,17 @@ class Seen:
         """`before_ns`: the session has seen what the machine did before this moment. `index`: the digest of a git
         index.
         """
-        key = self._indexes.get(index, (facts.st_ino, facts.st_ctime_ns))
-        for _ in self._came_back:  # a file may have been replaced and put back several times
-            if key not in self._came_back:
-                break
-            key = self._came_back[key]
+        *_, key = self.formers(self._indexes.get(index, (facts.st_ino, facts.st_ctime_ns)))
         return key[1] <= self._since_ns or key[1] < before_ns or key in self._known
+
+    def formers(self, key: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """The inode and ctime of a file, then those that it had before it was replaced and put back, each time."""
+        yield key
+        for _ in self._came_back:
+            if key not in self._came_back:
+                return
+            key = self._came_back[key]
+            yield key
 
 
 class Rules(NamedTuple):
@@ -302,9 +307,11 @@ class Reversal(NamedTuple):
     kept: set[tuple[int, bytes]]
 
 
-def plan_reversal(plan: ApplyPlan, left: list[Left | None], roots: list[int], *, force: bool = False) -> Reversal:
-    """Plan to take back a change that was made by `plan` and that has left the files as in `left`. `force`: replace
-    files that were changed after that.
+def plan_reversal(
+    plan: ApplyPlan, left: list[Left | None], roots: list[int], seen: Seen, *, force: bool = False
+) -> Reversal:
+    """Plan to take back a change that was made by `plan` and that has left the files as in `left`. `seen`: knows which
+    files were put back since. `force`: replace files that were changed after that.
     """
     removals: list[Step] = []
     puts: list[Step] = []
@@ -319,7 +326,11 @@ def plan_reversal(plan: ApplyPlan, left: list[Left | None], roots: list[int], *,
             continue
         if step.wanted is None and _are_folders(step.before, now):
             continue
-        said = "it is a folder with other files now" if key in kept else _change_since(step, now, left[number], roots)
+        said = (
+            "it is a folder with other files now"
+            if key in kept
+            else _change_since(step, now, left[number], roots, seen)
+        )
         if said:
             marks = (now, step.before, step.wanted)
             can_choose = key not in kept and not any(mark is not None and mark.is_folder for mark in marks)
@@ -361,13 +372,15 @@ def _are_folders(*marks: Mark | None) -> bool:
     return all(mark is not None and mark.is_folder for mark in marks)
 
 
-def _change_since(step: Step, now: Mark | None, left: Left | None, roots: list[int]) -> str:
+def _change_since(step: Step, now: Mark | None, left: Left | None, roots: list[int], seen: Seen) -> str:
     """How the entry has changed since the step has left it, in words; "" if it has not."""
     if step.wanted is None:
         return "there is another file now" if now is not None else ""
     if now is None:
         return "it was removed after that"
     if _is_as_left(now, step.wanted, left):
+        return ""
+    if left is not None and left.now in seen.formers((now.inode, now.changed_ns)):
         return ""
     if left is not None and left.index:
         with beneath.parent_of(roots[step.place], step.name) as (folder, name):

@@ -76,7 +76,11 @@ class Transaction:
         self._journal.note_staged(inodes)
 
     def _make_beside(self, place: int) -> None:
-        os.mkdir(self._beside_name, 0o700, dir_fd=self._roots[place])
+        try:
+            os.mkdir(self._beside_name, 0o700, dir_fd=self._roots[place])
+        except OSError as error:
+            error.filename = self._plan.places[place]
+            raise
         fd = self._open_beside(place)
         for name in os.listxattr(fd):  # a default ACL, which all files made in it would inherit
             if name.startswith("system.posix_acl"):
