@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 
 def test_the_changes_reach_the_machine_and_undo_takes_them_back(home: Home, branch: str, project: Path) -> None:
-    (project / "linked").hardlink_to(project / "text")
+    linked = project.with_name(f"{project.name}-linked")
+    linked.hardlink_to(project / "text")
     before = picture(project, with_times=True)
     home.must("exec", "-b", branch, "--", CHANGE.format(project))
     planned = home.must("apply", branch, "--dry-run", "--json", "--", str(project)).json()
@@ -38,7 +39,8 @@ def test_the_changes_reach_the_machine_and_undo_takes_them_back(home: Home, bran
     assert listed(project) == listed_in(home, branch, project), "the undo was undone"
     home.must("undo", str(done["operation"]))
     assert picture(project, with_times=True) == before
-    assert (project / "linked").samefile(project / "text")
+    assert linked.samefile(project / "text")
+    linked.unlink()
 
 
 def test_files_that_the_machine_has_changed_are_conflicts(home: Home, branch: str, project: Path) -> None:

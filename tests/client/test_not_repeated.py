@@ -82,7 +82,7 @@ def test_the_sdk_sends_the_documented_requests(socket: Path) -> None:
         {"name": "c", "only": None},
         {"to": "c"},
         {"names": ["a/b", "c"]},
-        {"number": 7, "branch": None, "lose_processes": False},
+        {"number": 7, "branch": None, "lose_processes": False, "force": False},
     ]
 
 
@@ -123,7 +123,7 @@ def test_undo_plans_first_and_then_acts_once(
         ("POST /v1/operations/undo", {"number": 17, "branch": None, "dry_run": True}),
         (
             "POST /v1/operations/undo",
-            {"number": 17, "branch": None, "lose_processes": False},
+            {"number": 17, "branch": None, "lose_processes": False, "force": False},
             "will be lost: the processes\n",
         ),
     ]

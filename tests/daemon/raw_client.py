@@ -78,7 +78,8 @@ class RawClient:
         while b"\r\n" not in self._buffer:
             self._more()
         line, _, self._buffer = self._buffer.partition(b"\r\n")
-        data = self.take(int(line, 16))
+        size, _, self.extension = line.partition(b";")
+        data = self.take(int(size, 16))
         assert self.take(2) == b"\r\n"
         return data
 

@@ -279,10 +279,12 @@ def test_an_error_during_a_download_closes_the_connection(
 ) -> None:
     client.send(f"GET /v1/downloads/{name} HTTP/1.1\r\nHost: w\r\n\r\n".encode())
     assert client.head().status == 200
-    assert client.chunk() == b"first"
+    assert (client.chunk(), client.extension) == (b"first", b"")
+    told = json.loads(client.chunk())["error"]
+    assert (told["code"], client.extension) == ({"breaks": "failed", "surprises": "bug"}[name], b"error")
     with pytest.raises((EOFError, ConnectionResetError)):
         client.chunk()
-    assert "test_bodies.py" in caplog.text
+    assert ("test_bodies.py" in caplog.text) == (name == "surprises")
     assert SECRET not in caplog.text
     with server.connect() as other:
         assert other.ask("GET", "/v1/status").status == 200

@@ -89,6 +89,8 @@ def test_files_that_were_put_back_are_known_after_gc(home: Home, project: Path) 
     home.must("apply", "main", "--", str(project))
     assert (project / "text").read_text().endswith("x\n")
     home.must("stop", "main", "--discard")
+    home.must("rm", "main")
+    home.must("shell", "later", "-d")
     home.must("gc", "--keep-operations", "0")
     assert list((home.path / "applied").iterdir()) == [], "all sessions have begun after that"
 

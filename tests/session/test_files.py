@@ -68,7 +68,6 @@ def test_files_are_copied_to_the_machine(home: Home, kept: str, tmp_path: Path) 
 def test_files_are_copied_into_a_running_session(home: Home, client: Client, kept: str, tmp_path: Path) -> None:
     (tmp_path / "folder/below").mkdir(parents=True)
     (tmp_path / "folder/below/file").write_text("new\n")
-    (tmp_path / "large").write_bytes(bytes(1 << 20))
     home.must("cp", str(tmp_path / "folder"), "main:/srv/kept")
     home.must("cp", str(tmp_path / "folder"), "main:/srv/kept/renamed")
     assert home.must("cat", "main:/srv/kept/folder/below/file").stdout == "new\n"
@@ -85,10 +84,10 @@ def test_files_are_copied_into_a_running_session(home: Home, client: Client, kep
     (tmp_path / "folder/below/file").write_text("newer\n")
     home.must("cp", str(tmp_path / "folder"), "main:/srv/kept")
     assert home.must("cat", "main:/srv/kept/folder/below/file").stdout == "newer\n", "folders are merged"
-    home.must("exec", "--", "mkdir /srv/small; mount -t tmpfs -o size=64k small /srv/small")
-    done = home.cli("cp", str(tmp_path / "large"), "main:/srv/small/copy")
-    assert (done.code, "main:/srv/small/copy: tar: " in done.stderr) == (125, True), done.stderr
-    assert home.must("run", "-b", "main", "--", "ls", "-A", "/srv/small").stdout == "", "no part of a copy is left"
+    home.must("exec", "--", "mkdir /srv/taken; touch /srv/taken/name")
+    done = home.cli("cp", str(tmp_path / "folder"), "main:/srv/taken/name")
+    assert (done.code, "cannot overwrite" in done.stderr) == (125, True), done.stderr
+    assert home.must("run", "-b", "main", "--", "ls", "-A", "/srv/taken").stdout == "name\n", "nothing else is left"
     done = home.cli("cp", str(tmp_path / "folder"), f"{kept}:/srv")
     assert done.code != 0, "a capture cannot be written"
 
@@ -165,7 +164,7 @@ def test_users_read_only_what_they_may_read(let_in: Home, person: Person, tmp_pa
     assert done.returncode != 0, "tar reports each of them, and must not wait until its messages are read"
     present = sorted(os.listdir(person.home))
     refused(
-        person.can(let_in, "cp", f"own:{person.home}/many", "copy"), f"{'n' * 150}1: Cannot open: Permission denied"
+        person.can(let_in, "cp", f"own:{person.home}/many", f"{person.home}/copy"), "Cannot open: Permission denied"
     )
     assert sorted(os.listdir(person.home)) == present, "no part of a copy is left"
     refused(person.can(let_in, "mount", "own", str(person.home)), "only root may change the machine's mounts")

@@ -26,7 +26,6 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import pauses
 from waypoint.model.errors import Conflicting, Failed, NotAllowed, StoreDamaged, as_text, of_machine
 from waypoint.model.ids import new_id
-from waypoint.model.paths import spelled
 from waypoint.model.records import Applied, Operation, Ref
 from waypoint.records.change import Change as Record
 from waypoint.session import repositories
@@ -347,7 +346,7 @@ def _take_back(resources: Resources, operation: Operation, names: Mapping[str, R
         seen = Seen(0, set(), journals_in(journals_of(resources)))
         reversal = plan_reversal(before, former.left(), roots, seen, force=force)
         if reversal.conflicts:
-            raise _changed_since(resources, operation, before, reversal.conflicts)
+            raise _changed_since(operation, before, reversal.conflicts)
         places = list(zip(before.targets, before.places, strict=True))
         plan = _new_plan(resources, before.branch, "", places, (reversal.steps, reversal.folders))
 
@@ -366,13 +365,11 @@ def _take_back(resources: Resources, operation: Operation, names: Mapping[str, R
         return _carry_out(resources, plan, copies.make, "undo", record)
 
 
-def _changed_since(
-    resources: Resources, operation: Operation, plan: ApplyPlan, conflicts: Sequence[Conflict]
-) -> Conflicting:
+def _changed_since(operation: Operation, plan: ApplyPlan, conflicts: Sequence[Conflict]) -> Conflicting:
     first = next((one for one in conflicts if not one.can_choose), conflicts[0])
     more = f" and {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
     said = f"{plan.targets[first.place].rstrip('/')}/{first.path}{more}: {first.said}; nothing was changed"
-    force = spelled(str(resources.places.home), "undo", str(operation.number), "--force")
+    force = f"waypoint undo {operation.number} --force"
     next_step = f"replace these files (they are kept, and an undo of that brings them back): {force}"
     if not first.can_choose:
         next_step = "move this file or folder away, and try again"

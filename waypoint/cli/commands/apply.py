@@ -61,7 +61,7 @@ def _commit(given: Given, client: Client, name: str, paths: list[str]) -> int:
     elif done.files:
         count = f"{done.files} {'file' if done.files == 1 else 'files'}"
         print_lines([f"{done.branch}  {count} in {done.repository}"])
-        note(f"see the changes: git -C {quoted(done.repository)} show {quoted(done.branch)}")
+        note(f"see the changes: git -C {quoted(done.repository)} show {quoted(done.branch)} --")
     else:
         note(f"nothing to commit: {name} has changed no file that git tracks in {done.repository}")
     return 0

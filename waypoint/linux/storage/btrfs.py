@@ -287,9 +287,16 @@ class DiskUsage(NamedTuple):
 
 def disk_usage(path: str) -> DiskUsage:
     """Run `btrfs filesystem du` on a folder: some ms, more with many files and extents. Data in the page cache does not
-    count. The program fails if a file is removed meanwhile, so it is run up to _DU_TRIES times.
+    count. The program fails if a file is removed meanwhile, so it is run up to _DU_TRIES times. It cannot read paths of
+    more than 4095 bytes: then all blocks count as own ones.
     """
-    words = _run_du(path, _DU_TRIES)
+    try:
+        words = _run_du(path, _DU_TRIES)
+    except subprocess.CalledProcessError as error:
+        if os.strerror(errno.ENAMETOOLONG).encode() not in error.stderr:
+            raise
+        used = filesystem.used_bytes(path)
+        return DiskUsage(used, used, 0)
     found = re.search(rb"^ *([0-9]+) +([0-9]+) +([0-9]+|-) ", words.partition(b"\n")[2])
     if found is None:
         raise OSError(errno.EPROTO, f"btrfs filesystem du prints {words!r}", path)

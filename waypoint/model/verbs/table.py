@@ -464,8 +464,8 @@ _UNDO = Verb(
     ends a session, it captures this session with its processes; if that is impossible, the exit status is 5 (see
     --lose-processes). What cannot be restored is printed on stderr first.
 
-    The undo of 'waypoint apply' puts the former files back. If one of the files was changed after the apply, nothing is
-    changed, and the exit status is 6 (see --force).
+    The undo of 'waypoint apply' puts the former files back. If one of them was changed after the apply, the undo
+    changes nothing, and the exit status is 6; with --force it replaces this file, too.
 
     Without N, 'waypoint undo' chooses the last one of these operations:
 
