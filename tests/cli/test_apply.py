@@ -133,9 +133,15 @@ def test_on_a_terminal_the_plan_is_shown_first(home: Home, branch: str, project:
         terminal = on_terminal("apply", branch, "--", str(project))
         terminal.expect_exact(f"{project}/text".encode())
         terminal.expect_exact(b"Apply this to / of this machine? [y/N]: ")
+        home.must("exec", "-b", branch, "--", f"echo not shown > {project}/text; touch {project}/not-shown-{answer}")
         terminal.sendline(answer)
         assert exit_status(terminal) == code
         assert (project / "text").read_text().startswith(content)
+        assert list(project.glob("not-shown-*")) == [], "only what the plan has shown is applied"
+        home.must("exec", "-b", branch, "--", f"echo x > {project}/text; rm {project}/not-shown-*")
+    home.must("exec", "-b", branch, "--", f"echo later > {project}/text")
+    home.must("apply", branch, "--", str(project))
+    assert (project / "text").read_text() == "later\n", "the branch knows what it has applied"
 
 
 def test_wrong_requests_are_refused(home: Home, branch: str) -> None:

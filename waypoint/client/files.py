@@ -82,7 +82,11 @@ class Files:
         """
         name = os.path.basename(os.path.normpath(path))
         target = os.path.join(dest, name or "root") if os.path.isdir(dest) else dest
-        folder = tempfile.mkdtemp(prefix=".waypoint-cp.", dir=os.path.dirname(os.path.abspath(target)))
+        above = os.path.dirname(os.path.abspath(target))
+        try:
+            folder = tempfile.mkdtemp(prefix=".waypoint-cp.", dir=above)
+        except OSError as error:
+            raise Failed("write to", above, error.strerror or str(error), "choose another folder") from error
         try:
             _extract(_begun(self.iter_archive(path)), folder)
             copy = os.path.join(folder, *os.listdir(folder)) if name else folder

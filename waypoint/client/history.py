@@ -1,7 +1,7 @@
 """SDK for captures, names and the operation log."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from waypoint.client.link import ask, quote_branch
@@ -29,6 +29,17 @@ from waypoint.model.facts import (
 from waypoint.model.names import parse_name
 
 Resolution = Literal["refuse", "ours", "theirs", "merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPlan:
+    """The result of `History.plan_apply`: its parameters, and what would be changed (`facts`)."""
+
+    name: str
+    paths: tuple[str, ...]
+    conflicts: Resolution
+    allow_special: bool
+    facts: ApplyFacts
 
 
 class History:
@@ -109,9 +120,25 @@ class History:
         replace it (`theirs`), or let git merge both (`merge`). `allow_special`: also apply set-user-ID files, files
         with capabilities and devices.
         """
+        return self._apply(name, paths, conflicts=conflicts, allow_special=allow_special, dry_run=dry_run)
+
+    def plan_apply(
+        self, name: str, *, paths: Sequence[str] = (), conflicts: Resolution = "refuse", allow_special: bool = False
+    ) -> ApplyPlan:
+        """What `apply` would do now. `carry_out` does exactly this, although the session has changed files since. A
+        running session is captured; `gc` removes the capture, if the plan is not carried out.
+        """
+        facts = self._apply(name, paths, conflicts=conflicts, allow_special=allow_special, dry_run=True, hold=True)
+        return ApplyPlan(name, tuple(paths), conflicts, allow_special, facts)
+
+    def carry_out(self, plan: ApplyPlan) -> ApplyFacts:
+        """Apply what a plan has shown. The answer lists conflicts if the machine has changed files meanwhile."""
+        options = {"conflicts": plan.conflicts, "allow_special": plan.allow_special, "capture": plan.facts.capture}
+        return self._apply(plan.name, plan.paths, **options)
+
+    def _apply(self, name: str, paths: Sequence[str], **options: str | bool | None) -> ApplyFacts:
         body: dict[str, object] = {"name": parse_name(name), "paths": [as_json_text(path) for path in paths]}
-        body |= {"dry_run": dry_run, "conflicts": conflicts, "allow_special": allow_special}
-        answer = ask(self._home, "POST", "/v1/applies", body, may_repeat=dry_run)
+        answer = ask(self._home, "POST", "/v1/applies", body | options, may_repeat=options.get("dry_run") is True)
         return replace(parse(ApplyFacts, answer), changes=parse_list(ChangeFacts, answer, "changes"))
 
     def commit(self, name: str, repository: str, branch: str, *, paths: Sequence[str] = ()) -> CommitFacts:

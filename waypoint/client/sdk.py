@@ -30,7 +30,7 @@ from waypoint.client.attach import Attachment
 from waypoint.client.command import Command
 from waypoint.client.files import Files
 from waypoint.client.following import JobCalls, iter_events, iter_logs
-from waypoint.client.history import History
+from waypoint.client.history import ApplyPlan, History
 from waypoint.client.link import ask, ask_running, ask_status, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.client.results import (
@@ -45,6 +45,7 @@ from waypoint.client.results import (
 )
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import (
+    ApplyFacts,
     Capability,
     ChangeFacts,
     CheckpointFacts,
@@ -122,6 +123,10 @@ class Client:
     def files(self, name: str) -> Files:
         """The files of a capture, or of a branch: its running session, if there is one."""
         return Files(self.home, name)
+
+    def apply(self, plan: ApplyPlan) -> ApplyFacts:
+        """Carry out a plan of `history.plan_apply`: bring the changes that it shows onto this machine."""
+        return self.history.carry_out(plan)
 
     def umount(self, point: str) -> None:
         """End a mount of Files.mount. Raises StateConflict if it is in use."""

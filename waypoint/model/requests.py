@@ -187,12 +187,15 @@ class ApplyRequest(Request, frozen=True):
     report what would be done. `conflicts`: files that the machine has changed since the session has seen them: nothing
     is applied (`refuse`), the machine's stay (`ours`), the session's replace them (`theirs`), or git merges both
     (`merge`; files that it cannot merge are conflicts). `allow_special`: also apply files that run with the rights of
-    their owner or group, or with capabilities, and devices.
+    their owner or group, or with capabilities, and devices. `hold`: a dry run records the capture of a running session.
+    `capture`: the id of the capture that a dry run has reported; this capture is applied.
     """
 
     name: str
     paths: list[str] = []
     dry_run: bool = False
+    hold: bool = False
+    capture: str | None = None
     conflicts: Literal["refuse", "ours", "theirs", "merge"] = "refuse"
     allow_special: bool = False
 

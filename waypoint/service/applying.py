@@ -1,10 +1,12 @@
 """Bringing a session's changes onto the machine."""
 
 import asyncio
+import contextlib
 import os
 
 from waypoint.model.facts import ApplyFacts, CommitFacts, ConflictFacts
 from waypoint.model.names import MACHINE
+from waypoint.model.records import Capture
 from waypoint.model.requests import ApplyRequest, CommitRequest
 from waypoint.service.differences import as_utf8, file_facts, shown
 from waypoint.service.home import Home
@@ -34,12 +36,21 @@ async def _apply(home: Home, request: ApplyRequest) -> ApplyFacts:
         request.name, request.paths, request.conflicts, request.allow_special, request.dry_run
     )
     async with home.sessions.turn(request.name, MACHINE):
-        await _prepare(home, request)
+        planned = None if request.capture is None else home.names.resolve(request.capture)
+        await _prepare(home, request, planned)
         async with (
-            capture_aside(home.sessions, request.name, before_capture) as taken,
-            holding(home.captures, taken or home.names.resolve(request.name)) as (held,),
+            contextlib.nullcontext()
+            if planned
+            else capture_aside(home.sessions, request.name, before_capture) as taken,
+            holding(home.captures, taken or planned or home.names.resolve(request.name)) as (held,),
         ):
-            found = await applying.apply(home.sessions, held, options, is_new=taken is not None)
+            is_tip = taken is not None or (planned is not None and _is_next(home, request.name, planned))
+            found = await applying.apply(home.sessions, held, options, is_new=taken is not None, is_tip=is_tip)
+            is_recorded = taken is None or found.number is not None
+            if not is_recorded and request.hold and found.changes and not found.conflicts:
+                with home.names.change("apply") as change:
+                    change.add(held.capture)
+                is_recorded = True
         paths = [shown(target, "").rstrip("/") for target in found.targets]
         conflicts = [
             ConflictFacts(path=as_utf8(f"{paths[one.place]}/{one.path}"), said=one.said, can_choose=one.can_choose)
@@ -54,7 +65,7 @@ async def _apply(home: Home, request: ApplyRequest) -> ApplyFacts:
             replaced=[as_utf8(f"{paths[place]}/{path}") for place, path in found.replaced[:_MOST_LISTED]],
             base=held.capture.setting.base,
             operation=found.number,
-            capture=None if taken is not None and found.number is None else held.capture.id,
+            capture=held.capture.id if is_recorded else None,
         )
 
 
@@ -72,12 +83,21 @@ async def commit(home: Home, request: CommitRequest) -> CommitFacts:
     return CommitFacts(repository=top, branch=request.branch, files=count)
 
 
-async def _prepare(home: Home, request: ApplyRequest) -> None:
+def _is_next(home: Home, branch: str, planned: Capture) -> bool:
+    """Whether the capture, which a dry run has recorded, can become the tip of the branch."""
+    ref = home.names.ref(branch)
+    is_same = ref is not None and (planned.branch, planned.branch_created) == (branch, ref.created)
+    return is_same and ref is not None and planned.parents == ([ref.capture] if ref.capture else [])
+
+
+async def _prepare(home: Home, request: ApplyRequest, planned: Capture | None) -> None:
     """Check the rights of the caller. If the session runs, give it the content of folders that it has moved."""
     resources = home.sessions.resources
-    live = await home.sessions.settled(request.name)
-    owner = live.record.row.setting.user if live is not None else home.names.resolve(request.name).setting.user
-    rights.check_origin(resources, owner, "apply", request.name)
+    live = await home.sessions.settled(request.name) if planned is None else None
+    origin = planned or (home.names.resolve(request.name) if live is None else None)
+    setting = origin.setting if origin is not None else live.record.row.setting if live is not None else None
+    assert setting is not None
+    rights.check_origin(resources, setting.user, "apply", request.name)
     if live is not None:
         with applying.failing("apply", request.name):
             await asyncio.to_thread(moved_folders.copy_content, resources, live, request.paths)

@@ -80,15 +80,15 @@ class Outcome(NamedTuple):
     number: int | None = None
 
 
-async def apply(sessions: Registry, held: HeldCapture, options: ApplyOptions, *, is_new: bool) -> Outcome:
+async def apply(sessions: Registry, held: HeldCapture, options: ApplyOptions, *, is_new: bool, is_tip: bool) -> Outcome:
     """Apply the changes of the capture to the machine, with the rights of the caller. `is_new`: the capture is not
-    recorded; the apply records it as the tip of its branch. The caller must have the turns (locks) of the branch and of
-    the machine. Raises Failed, NotAllowed, Conflicting; nothing has changed then.
+    recorded, so the apply records it. `is_tip`: it becomes the tip of its branch. The caller must have the turns
+    (locks) of the branch and of the machine. Raises Failed, NotAllowed, Conflicting; nothing has changed then.
     """
-    return await asyncio.to_thread(_apply, sessions.resources, held, options, is_new=is_new)
+    return await asyncio.to_thread(_apply, sessions.resources, held, options, is_new=is_new, is_tip=is_tip)
 
 
-def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions, *, is_new: bool) -> Outcome:
+def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions, *, is_new: bool, is_tip: bool) -> Outcome:
     with contextlib.ExitStack() as opened, failing("apply", options.name):
         resources.places.follow_host()
         planning = _Planning(resources, held, options, Planner(), opened)
@@ -100,6 +100,7 @@ def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions, *, is
         def record(change: Record) -> None:
             if is_new:
                 change.add(held.capture)
+            if is_tip:
                 change.advance(held.capture.branch, held.capture.id)
             change.applied = Applied(journal=plan.ident, branch=plan.branch, count=len(outcome.changes))
             change.note = _note(plan, len(outcome.changes))

@@ -29,22 +29,20 @@ def run(given: Given) -> int:
     is_dry = given.flag("dry_run")
     asks = os.isatty(0) and os.isatty(1) and not given.flag("yes") and not is_dry
 
-    def apply(*, dry_run: bool) -> ApplyFacts:
-        return client.history.apply(
-            name, paths=paths, dry_run=dry_run, conflicts=resolution, allow_special=given.flag("allow_special")
-        )
-
+    allows, history = given.flag("allow_special"), client.history
     if asks:
-        planned = apply(dry_run=True)
+        plan = history.plan_apply(name, paths=paths, conflicts=resolution, allow_special=allows)
+        planned = plan.facts
         if planned.conflicts or not planned.count:
             return _report(given, client, name, planned)
         _print_plan(planned)
         if not agrees(f"Apply this to {planned.base} of this machine?"):
             note("nothing was changed")
             return EXIT_INTERRUPTED
-        done = apply(dry_run=False)
+        done = client.apply(plan)
         return _conclude(client, done) if not done.conflicts else _report(given, client, name, done)
-    return _report(given, client, name, apply(dry_run=is_dry))
+    done = history.apply(name, paths=paths, dry_run=is_dry, conflicts=resolution, allow_special=allows)
+    return _report(given, client, name, done)
 
 
 def _print_patch(client: Client, name: str, paths: list[str]) -> int:
