@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from waypoint.upper import copying, transaction
 from waypoint.upper.apply_journal import ApplyPlan, Journal, Step, journals_in
 from waypoint.upper.apply_plan import Conflict, Planner, Resolution, Rules, Seen, find_missing_folders, plan_reversal
 from waypoint.upper.comparing import Scope, changes
+from waypoint.upper.copies import Copies
 from waypoint.upper.transaction import Changed, Transaction
 from waypoint.upper.views import Entry, Pairs, Views, candidates
 
@@ -79,7 +81,7 @@ class Machine(NamedTuple):
     def apply(self, wanted: str, present: str = "", **options: object) -> Journal:
         with self.planned(wanted, present, **options) as (plan, conflicts, pairs):  # type: ignore[arg-type]
             assert conflicts == []
-            return self.carry_out(plan, lambda _, step, target: copy_from(pairs, step, target))
+            return self.carry_out(plan, Copies(lambda step: pairs.at(step.name).wanted).make)
 
     def carry_out(self, plan: ApplyPlan, make: transaction.Make) -> Journal:
         journal = Journal(self.journals, plan.ident)
@@ -98,7 +100,7 @@ class Machine(NamedTuple):
             reversal = plan_reversal(plan, journal.left(), [root], seen, force=force)
             if not reversal.conflicts:
                 back = plan_of(f"{journal.ident}-back", "", self.folder, reversal.steps, reversal.folders)
-                self.carry_out(back, lambda _, step, target: copy_kept(kept, step, target))
+                self.carry_out(back, Copies(lambda step: Entry(kept, str(step.kept)), are_former=True).make)
             return reversal.conflicts
 
     def recover(self, journal: Journal) -> None:
@@ -130,11 +132,13 @@ def copy_from(pairs: Pairs, step: Step, target: Entry) -> None:
     copying.copy(source, target, facts)
 
 
-def copy_kept(kept: int, step: Step, target: Entry) -> None:
-    source = Entry(kept, str(step.kept))
-    facts = source.look()
-    assert facts is not None
-    copying.copy(source, target, facts)
+def linked(root: Path, plan: ApplyPlan) -> set[frozenset[bytes]]:
+    """The sets of names that one file has, of the files that the plan puts."""
+    files: dict[int, set[bytes]] = {}
+    for step in plan.steps:
+        if step.wanted is not None and not step.wanted.is_folder:
+            files.setdefault(os.lstat(os.fsencode(root) + b"/" + step.path).st_ino, set()).add(step.path)
+    return {frozenset(names) for names in files.values()}
 
 
 def random_machine(corner: Path, seed: int) -> tuple[Machine, random.Random]:
@@ -169,14 +173,21 @@ def copy_base(machine: Machine) -> None:
 
 def test_an_apply_makes_the_folder_like_the_view_and_its_reversal_as_before(corner: Path) -> None:
     make_stack(corner)
+    tried = set[tuple[int, int]]()  # the former and the new type of each file that was put
+    most_names = 0
     for seed in range(HISTORIES):
         machine, _ = random_machine(corner, seed)
         before = machine.picture()
-        with machine.stack.view("other") as view:
-            wanted = picture(view, with_times=True)
         journal = machine.apply("other", "one")
         plan = journal.plan()
         assert plan is not None
+        with machine.stack.view("other") as view:
+            wanted = picture(view, with_times=True)
+            assert linked(machine.folder, plan) == linked(view, plan), f"seed {seed}"
+        tried |= {
+            tuple(stat.S_IFMT(mark.mode) if mark else 0 for mark in (step.before, step.wanted)) for step in plan.steps
+        }
+        most_names = max(most_names, *map(len, linked(machine.folder, plan)), 0)
         changed = {step.path for step in [*plan.steps, *plan.folders] if step.wanted is not None}
         assert machine.picture().keys() == wanted.keys(), f"seed {seed}"
         for path, found in machine.picture().items():  # a file that was written with the same content has its old time
@@ -185,6 +196,10 @@ def test_an_apply_makes_the_folder_like_the_view_and_its_reversal_as_before(corn
         assert machine.take_back(journal) == []
         assert machine.picture() == before, f"seed {seed}: taken back"
         assert [name for name in os.listdir(machine.folder) if name.startswith(".waypoint")] == []
+    missing, types = 0, (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+    assert tried >= {*((missing, one) for one in types), *((one, missing) for one in types)}
+    assert tried >= {(stat.S_IFREG, stat.S_IFREG), (stat.S_IFREG, stat.S_IFLNK)}
+    assert most_names > 1
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], int]:

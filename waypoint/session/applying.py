@@ -6,7 +6,6 @@ rolled back, by the daemon that has begun it or by the next one.
 
 import asyncio
 import contextlib
-import errno
 import functools
 import logging
 import math
@@ -33,7 +32,7 @@ from waypoint.session.birth import rights
 from waypoint.session.live.resources import Resources
 from waypoint.session.registry import Registry
 from waypoint.session.views import lower_of, mounted_view, scope_of
-from waypoint.upper import copying, layout
+from waypoint.upper import layout
 from waypoint.upper.apply_journal import ApplyPlan, Journal, Step, journals_in
 from waypoint.upper.apply_plan import (
     Conflict,
@@ -47,6 +46,7 @@ from waypoint.upper.apply_plan import (
 from waypoint.upper.changes import changed_targets
 from waypoint.upper.comparing import Change, changes, contents
 from waypoint.upper.contract import NEXT_STEPS
+from waypoint.upper.copies import Copies
 from waypoint.upper.patches import MOST_BYTES
 from waypoint.upper.transaction import Changed, Make, Transaction
 from waypoint.upper.views import Entry, Pairs, Views, candidates
@@ -106,7 +106,7 @@ def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions, *, is
             change.note = _note(plan, len(outcome.changes))
 
         return outcome._replace(
-            number=_carry_out(resources, plan, _Copies(planning.original, planning.merged).make, "apply", record)
+            number=_carry_out(resources, plan, Copies(planning.original, planning.merged).make, "apply", record)
         )
 
 
@@ -278,51 +278,6 @@ def _unhurried(found: Iterator[Change]) -> Iterator[Change]:
         yield change
 
 
-class _Copies:
-    """Makes new files as copies; names of one file become names of one copy. `find`: the original for a step. `merged`:
-    content that replaces that of the original, by place and path. `are_former`: the originals are the machine's own
-    files; one that has other names on the machine becomes a name of the same file again.
-    """
-
-    def __init__(
-        self,
-        find: Callable[[Step], Entry | None],
-        merged: Mapping[tuple[int, str], bytes] = {},
-        *,
-        are_former: bool = False,
-    ) -> None:
-        self._find = find
-        self._merged = merged
-        self._are_former = are_former
-        self._links: dict[tuple[int, int, int], int] = {}  # by place, device and inode: the number of the first copy
-
-    def make(self, number: int, step: Step, target: Entry) -> None:
-        source = self._find(step)
-        facts = source.look() if source is not None else None
-        if source is None or facts is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), step.name)
-        if self._are_former and facts.st_nlink > 1:
-            with contextlib.suppress(OSError):  # another file system, or a file of another user
-                os.link(
-                    source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False
-                )
-                return
-        key = step.place, facts.st_dev, facts.st_ino
-        if facts.st_nlink > 1 and key in self._links:
-            first = str(self._links[key])
-            os.link(first, target.name, src_dir_fd=target.folder, dst_dir_fd=target.folder, follow_symlinks=False)
-            return
-        copying.copy(source, target, facts)
-        merged = self._merged.get((step.place, step.name))
-        if merged is not None:
-            with open(
-                os.open(target.name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, dir_fd=target.folder), "wb"
-            ) as file:
-                file.write(merged)
-            return
-        self._links[key] = number
-
-
 async def take_back(sessions: Registry, operation: Operation, names: Mapping[str, Ref | None], *, force: bool) -> int:
     """Undo an operation that has changed the machine's files, and move `names`. The caller must have the turns (locks)
     of these names and of the machine. `force`: also where files were changed after the operation. Returns the number of
@@ -362,7 +317,7 @@ def _take_back(resources: Resources, operation: Operation, names: Mapping[str, R
                 more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
                 change.note += as_text(f"; kept because of other files in it: {kept[0]}{more}")
 
-        copies = _Copies(lambda step: Entry(kept, str(step.kept)), are_former=True)
+        copies = Copies(lambda step: Entry(kept, str(step.kept)), are_former=True)
         return _carry_out(resources, plan, copies.make, "undo", record)
 
 
