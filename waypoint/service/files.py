@@ -36,6 +36,8 @@ from waypoint.upper.changes import changed_targets
 _PIECE = 1 << 20
 _PAGE = 64
 _MOST_SAID = 4096
+_TAR_DIFFERS = 1  # tar's status if files changed while it read them
+_GREW = b": file changed as we read it\n"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -183,11 +185,12 @@ async def _archive(home: Home, reader: _Reader) -> AsyncGenerator[bytes, None]:
         try:
             while piece := await asyncio.to_thread(_read_piece, program.stdout.fileno()):
                 yield piece
-            if await asyncio.to_thread(program.wait) != 0:
-                await asyncio.to_thread(reading.join)
-                lines = os.fsdecode(bytes(said)).strip().splitlines() or ["tar has failed"]
+            status = await asyncio.to_thread(program.wait)
+            await asyncio.to_thread(reading.join)
+            if status not in (0, _TAR_DIFFERS) or (status == _TAR_DIFFERS and said):
+                lines = os.fsdecode(bytes(said)).strip().splitlines() or [f"tar: tar ended with status {status}"]
                 on = f"{reader.request.name}:{reader.request.path}"
-                raise Failed("read", on, lines[0].removeprefix("tar: "))
+                raise Failed("read", on, lines[0].partition("tar: ")[2] or lines[0])
         finally:
             program.kill()
             program.wait()
@@ -197,9 +200,11 @@ async def _archive(home: Home, reader: _Reader) -> AsyncGenerator[bytes, None]:
 
 
 def _read_start(messages: IO[bytes], said: bytearray) -> None:
-    """Keep the first messages, and read all of them: tar would wait once the pipe is full."""
+    """Keep the first messages, and read all of them: tar would wait once the pipe is full. Files of the machine that
+    only grow are left out: the archive has their content up to the former size.
+    """
     while line := messages.readline(_MOST_SAID):
-        if len(said) < _MOST_SAID:
+        if len(said) < _MOST_SAID and not line.endswith(_GREW):
             said += line
 
 

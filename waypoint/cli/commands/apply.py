@@ -118,7 +118,7 @@ def _fail(client: Client, name: str, found: ApplyFacts, given: Given) -> int:
     next_step = "resolve these conflicts, or name other files: -- PATH..."
     if any(one["can_choose"] for one in found.conflicts):
         look = spelled(client.home, "diff", name, "--patch")
-        decide = "decide with --ours, --theirs or --merge"
+        decide = "decide with --ours or --theirs" if given.flag("merge") else "decide with --ours, --theirs or --merge"
         if not all(one["can_choose"] for one in found.conflicts):
             decide = "resolve those that --ours, --theirs and --merge cannot decide"
         next_step = f"see the differences: {look}; then {decide}, or name files: -- PATH..."
