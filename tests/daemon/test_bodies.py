@@ -281,7 +281,7 @@ def test_an_error_during_a_download_closes_the_connection(
     assert client.head().status == 200
     assert (client.chunk(), client.extension) == (b"first", b"")
     told = json.loads(client.chunk())["error"]
-    assert (told["code"], client.extension) == ({"breaks": "failed", "surprises": "bug"}[name], b"error")
+    assert (told["code"], client.extension) == ({"breaks": "failure", "surprises": "bug"}[name], b"error")
     with pytest.raises((EOFError, ConnectionResetError)):
         client.chunk()
     assert ("test_bodies.py" in caplog.text) == (name == "surprises")

@@ -6,6 +6,7 @@ import random
 import shutil
 import stat
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -100,7 +101,8 @@ class Machine(NamedTuple):
             reversal = plan_reversal(plan, journal.left(), [root], seen, force=force)
             if not reversal.conflicts:
                 back = plan_of(f"{journal.ident}-back", "", self.folder, reversal.steps, reversal.folders)
-                self.carry_out(back, Copies(lambda step: Entry(kept, str(step.kept)), are_former=True).make)
+                former = Counter(entry.inode() for entry in os.scandir(kept))
+                self.carry_out(back, Copies(lambda step: Entry(kept, str(step.kept)), former=former).make)
             return reversal.conflicts
 
     def recover(self, journal: Journal) -> None:

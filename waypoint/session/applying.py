@@ -10,6 +10,7 @@ import functools
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -317,7 +318,9 @@ def _take_back(resources: Resources, operation: Operation, names: Mapping[str, R
                 more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
                 change.note += as_text(f"; kept because of other files in it: {kept[0]}{more}")
 
-        copies = Copies(lambda step: Entry(kept, str(step.kept)), are_former=True)
+        with os.scandir(kept) as entries:
+            names = Counter(entry.inode() for entry in entries)
+        copies = Copies(lambda step: Entry(kept, str(step.kept)), former=names)
         return _carry_out(resources, plan, copies.make, "undo", record)
 
 

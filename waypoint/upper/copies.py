@@ -12,8 +12,8 @@ from waypoint.upper.views import Entry
 
 class Copies:
     """Makes new files as copies; names of one file become names of one copy. `find`: the original for a step. `merged`:
-    content that replaces that of the original, by place and path. `are_former`: the originals are the machine's own
-    files; one that has other names on the machine becomes a name of the same file again.
+    content that replaces that of the original, by place and path. `former`: the originals are former files of the
+    machine; the number of their names, by inode. One that has more names on the machine becomes one of them again.
     """
 
     def __init__(
@@ -21,11 +21,11 @@ class Copies:
         find: Callable[[Step], Entry | None],
         merged: Mapping[tuple[int, str], bytes] = {},
         *,
-        are_former: bool = False,
+        former: Mapping[int, int] | None = None,
     ) -> None:
         self._find = find
         self._merged = merged
-        self._are_former = are_former
+        self._former = former
         self._links: dict[tuple[int, int, int], int] = {}  # by place, device and inode: the number of the first copy
 
     def make(self, number: int, step: Step, target: Entry) -> None:
@@ -33,7 +33,7 @@ class Copies:
         facts = source.look() if source is not None else None
         if source is None or facts is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), step.name)
-        if self._are_former and facts.st_nlink > 1:
+        if self._former is not None and facts.st_nlink > self._former.get(facts.st_ino, 0):
             with contextlib.suppress(OSError):  # another file system, or a file of another user
                 os.link(
                     source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False
