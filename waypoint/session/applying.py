@@ -319,8 +319,8 @@ def _take_back(resources: Resources, operation: Operation, names: Mapping[str, R
                 change.note += as_text(f"; kept because of other files in it: {kept[0]}{more}")
 
         with os.scandir(kept) as entries:
-            names = Counter(entry.inode() for entry in entries)
-        copies = Copies(lambda step: Entry(kept, str(step.kept)), former=names)
+            counted = Counter(entry.inode() for entry in entries)
+        copies = Copies(lambda step: Entry(kept, str(step.kept)), former=counted)
         return _carry_out(resources, plan, copies.make, "undo", record)
 
 
