@@ -112,8 +112,8 @@ class Reader:
 
     def _capture(self, record: bytes | str, capture_id: str) -> Capture:
         found = self._decoded(record, Capture, f"capture {capture_id}")
-        files = found.layer(FilesLayer)  # records of layers are checked when they are read, as later versions add some
-        if files is None or not is_id(files.tree):
+        tree = found.layers.get(FilesLayer.KIND, {}).get("tree")  # the records of layers have no types yet
+        if not (isinstance(tree, str) and is_id(tree)):
             raise damaged_record(f"capture {capture_id}", self.path, "the tree of its files is missing")
         return found
 
