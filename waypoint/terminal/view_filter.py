@@ -4,23 +4,17 @@ shell's editor draws for an exec.
 Only the output for viewers and logs is filtered. The client of an exec gets the unchanged bytes.
 """
 
-import re
 import urllib.parse
 
 from shellwrap import modes
 from shellwrap.marks import Mark, MarkScanner
+from shellwrap.replay_filter import ReplayFilter
 from shellwrap.ring import Ring
 from waypoint.terminal.drawing import Undrawn
 
 _TAIL_MAX = 1 << 16
 _ENDS = ("E", "X")  # after these marks, output processing is on again
 _CLEAR = b"\x1b[H\x1b[2J"
-# Queries that a terminal answers with input, as if a person had typed the answer. A replay of old output must not
-# contain them: the program that sent the query no longer waits, so the shell would get the answer as input.
-_QUERY = re.compile(
-    rb"\x1b(?:\[[>=?]?[0-9;]*(?:c|[56]n|\?[0-9;]*n|x|\$p)|\[\?[0-9;]*\$p|\[>[0-9]*q|\[\?u|\[1[1-9]t|\[2[01]t|Z"
-    rb"|\][0-9;]*;\?(?:\x07|\x1b\\)|P[+$]q[^\x07\x1b]*\x1b\\)"
-)
 
 
 class ViewFilter:
@@ -141,8 +135,9 @@ def repaint(ring: Ring, running: tuple[str, ...]) -> tuple[bytes, ViewFilter]:
         start += modes.alternate_left(ring.copy(start, end))
     clear = _CLEAR if start > 0 and not shown else b""
     view = open_view(ring, start, running)
-    replay = _QUERY.sub(b"", view.feed(ring.copy(start, ring.end)))
-    return modes.reset() + clear + shown + replay + modes.restore(ring.modes), view
+    replay = ReplayFilter()
+    old = replay.feed(view.feed(ring.copy(start, ring.end)))
+    return modes.reset() + clear + shown + old + modes.restore(ring.modes) + replay.rest(), view
 
 
 def _line_start(ring: Ring, position: int) -> int:

@@ -35,15 +35,18 @@ def attach(given: Given) -> int:
 
 
 def logs(given: Given) -> int:
+    """On a terminal, only what `ReplayFilter` shows."""
+    from shellwrap.replay_filter import ReplayFilter
     from shellwrap.screen_undo import ScreenUndo
 
-    undo = ScreenUndo()
+    undo, replay = ScreenUndo(), ReplayFilter()
     is_terminal = os.isatty(1)
     try:
         for piece in Client(given.text("home")).session(branch_of(given)).logs(follow=given.flag("follow")):
-            write_all(1, memoryview(piece))
+            shown = replay.feed(piece) if is_terminal else piece
+            write_all(1, memoryview(shown))
             if is_terminal:
-                undo.feed(piece)
+                undo.feed(shown)
     finally:
         if is_terminal:
             write_all(1, memoryview(undo.undo()))
