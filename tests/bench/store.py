@@ -21,6 +21,8 @@ from waypoint.capture.storing.orders import Ingest, Ingested, StoredPart
 from waypoint.capture.storing.work import INGEST_NICE
 from waypoint.capture.storing.workers import Workers
 from waypoint.linux.storage import btrfs, mounts
+from waypoint.store import locking
+from waypoint.store.encryption import Secret
 
 CHANGED, CHANGED_BYTES, IN_A_FOLDER, FORKS = 10, 2000, 100, 12
 HEAP = """
@@ -127,6 +129,7 @@ def _files(workers: Workers, point: Path, folder: Path, sizes: Sizes) -> Iterato
     size = (16 if sizes.quick else 256) * MIB
     tree = Tree(point, folder, "large", workers)
     yield _throughput(tree, size)
+    yield _sealing(tree, _encrypted(point, folder), size)
     yield Figure(
         f"1 byte appended to {size // MIB} MiB: stored",
         "KiB",
@@ -197,6 +200,28 @@ def _throughput(tree: Tree, size: int) -> Figure:
         floor_name="blake3, then zstd -1 | cat",
         before=renew,
         aim=share_of_floor_at_least(0.6),
+        max_runs=5,
+    )
+
+
+def _encrypted(point: Path, folder: Path) -> Tree:
+    master = locking.make_encrypted(f"{folder}/sealed-store", Secret("key-file", b"benchmark"))
+    return Tree(point, folder, "sealed", Workers(master.hex))
+
+
+def _sealing(plain: Tree, sealed: Tree, size: int) -> Figure:
+    def rate(tree: Tree) -> float:
+        (tree.files / "large").unlink(missing_ok=True)
+        _append(tree.files / "large", size)
+        return size / MIB / (tree.store().ms / 1000)
+
+    return Figure(
+        f"{size // MIB} MiB of random bytes: store, encrypted",
+        "MiB/s",
+        lambda: rate(sealed),
+        floor=lambda: rate(plain),
+        floor_name="not encrypted",
+        aim=share_of_floor_at_least(0.9),
         max_runs=5,
     )
 

@@ -41,6 +41,7 @@ def live_session(branch: str, seccomp: str) -> Any:
 
 HOME: Any = SimpleNamespace(
     path="/nowhere",
+    captures=SimpleNamespace(images=SimpleNamespace(keys=SimpleNamespace(encryption=None))),
     left_out=lambda: LEFT_OUT,
     why_host_ids=lambda: WHY,
     unlimited=lambda: [UNHELD],

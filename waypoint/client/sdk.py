@@ -172,6 +172,12 @@ class Client:
         """
         return iter_events(self.home, follow=follow, after=after)
 
+    def unlock(self, passphrase: str = "") -> None:
+        """Unlock the store of an encrypted home until the daemon ends: with its passphrase, or its key file. Raises
+        StateConflict if the passphrase is wrong, or the key file cannot be read.
+        """
+        ask(self.home, "POST", "/v1/unlock", {"passphrase": as_json_text(passphrase)}, may_repeat=False)
+
     def stop_daemon(self) -> None:
         """Stop the daemon and its supervisor, if they are running, and wait for the end of the daemon. Sessions
         continue. The next call that needs a daemon starts one.

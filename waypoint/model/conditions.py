@@ -324,7 +324,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
         4,
         "The store of images is encrypted, and the daemon lacks its key. Sessions, and captures outside of the store, "
         "work.",
-        "Put the key file back, or give the daemon the passphrase.",
+        "`waypoint setup --unlock`; or put the key file back.",
     ),
     "wrong-key": ErrorCode(
         4, "The key file or passphrase is not that of the store.", "Use the one that `setup --encrypt` was given."

@@ -541,7 +541,7 @@ class EvictFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFacts:
     """The answer to an `export`. `digest`: of the archive's OCI manifest. `captures`: the number of captures in the
-    archive, with ancestors of which it has only the records.
+    archive, with ancestors of which it has only the records. `exposes`: the home is encrypted, and the archive is not.
     """
 
     name: str
@@ -552,6 +552,7 @@ class ExportFacts:
     size_bytes: int
     captures: int
     signed: bool
+    exposes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,12 @@ class VerifyRequest(Request, frozen=True):
     read_data: bool = False
 
 
+class UnlockRequest(Request, frozen=True):
+    """Unlock the store of an encrypted home. `passphrase`: empty if a key file unlocks it."""
+
+    passphrase: str = ""
+
+
 class EvictRequest(Request, frozen=True):
     """Remove the copies outside of the store of these captures; null: of all captures with a name."""
 

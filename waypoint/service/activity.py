@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
 
+from waypoint.capture.storing.keys import STAYS_PLAIN
 from waypoint.model.activity import AnyEvent, EventsQuery, JobFacts, JobRequest
 from waypoint.model.conditions import text_of
 from waypoint.model.errors import NotAllowed, WaypointError
@@ -141,6 +142,7 @@ def _rows_of_home(home: Home) -> list[Capability]:
         ),
         _refusals(home),
         _users(home),
+        *_encryption(home),
     ]
 
 
@@ -176,6 +178,16 @@ def _users(home: Home) -> Capability:
         f"sudo {spelled(str(home.path), 'setup', '--user', trusted)} removes these rights",
         f"{' and '.join(others)}: only their own sessions and captures" if others else "nobody but root",
     )
+
+
+def _encryption(home: Home) -> list[Capability]:
+    """Whether the store of an encrypted home can be used, and what else in the home is not encrypted."""
+    keys = home.captures.images.keys
+    if keys.encryption is None:
+        return []
+    why = keys.why_locked()
+    ok = f"captures in the store; not encrypted: {STAYS_PLAIN}"
+    return [_row("encryption", why and f"captures are not stored: {why}", "waypoint setup --unlock", ok)]
 
 
 async def _doctor_job(home: Home, job: Job) -> list[Capability]:

@@ -59,6 +59,7 @@ async def export(home: Home, request: ExportRequest) -> ExportFacts:
                 size_bytes=done.size_bytes,
                 captures=len(history),
                 signed=request.sign is not None,
+                exposes=home.captures.images.keys.encryption is not None,
             )
 
         return write

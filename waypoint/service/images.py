@@ -7,7 +7,7 @@ from waypoint.capture.storing.orders import Damage
 from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.facts import DamageFacts, EvictedFacts, EvictFacts, VerifyFacts
 from waypoint.model.records import Capture
-from waypoint.model.requests import EvictRequest, VerifyRequest
+from waypoint.model.requests import EvictRequest, UnlockRequest, VerifyRequest
 from waypoint.service.home import Home
 from waypoint.service.usage import home_bytes
 from waypoint.session.birth import rights
@@ -41,6 +41,15 @@ def _verify(home: Home, read_data: bool) -> VerifyFacts:  # noqa: FBT001
 def _names(home: Home, captures: list[str]) -> Iterator[str]:
     for capture_id in captures:
         yield from home.names.names_of(capture_id) or [capture_id]
+
+
+async def unlock(home: Home, request: UnlockRequest) -> None:
+    """Unlock the store of an encrypted home, until the daemon ends, and store what waits for that. Raises
+    StateConflict if the passphrase is wrong.
+    """
+    rights.check_unrestricted(home.sessions.resources, "unlock", _STORE, "it has the captures of all users")
+    await asyncio.to_thread(home.captures.images.keys.unlock, request.passphrase)
+    home.storing.retry()
 
 
 async def evict(home: Home, request: EvictRequest) -> EvictFacts:

@@ -66,6 +66,11 @@ class Storing:
         job = self._jobs.running(KIND)
         return job.facts(whole=False).progress if job is not None else None
 
+    def retry(self) -> None:
+        """Store now what could not be stored."""
+        self._failed_at.clear()
+        self._begin()
+
     def close(self) -> None:
         """Stop. The next daemon stores the captures that are not stored yet."""
         self._is_closed = True
@@ -147,6 +152,8 @@ class Storing:
 
     def _due(self) -> Iterator[str]:
         """The ids of the captures that are to be stored, the oldest first."""
+        if self._captures.images.keys.why_locked():
+            return
         wanted = {ref.capture for refs in self._names.iter_refs() for ref in refs.values() if ref.capture}
         wanted -= self._names.images().keys() | self._names.removed()
         since = time.monotonic() - AGAIN_S

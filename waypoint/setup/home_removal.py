@@ -35,6 +35,7 @@ OURS = (
     "hot",
     "applied",
     "store",
+    "keys",
     "pool.img*",
     "criu",
     "criu-*",

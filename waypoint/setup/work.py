@@ -4,17 +4,21 @@ remove everything.
 Each verb may be repeated; it then makes only what is missing. A setup that is killed leaves the old or the new state.
 """
 
+import contextlib
 import dataclasses
 import grp
 import json
 import os
 import pwd
+import sys
 from pathlib import Path
 from typing import Any
 
+from waypoint.capture.storing.keys import STAYS_PLAIN, encryption_of
 from waypoint.linux.storage import files, ownership
 from waypoint.model.errors import Failed, HostLacks, UsageProblem, WaypointError
-from waypoint.model.paths import as_root, home_id, is_config_of_home, spelled
+from waypoint.model.packages import make_importable
+from waypoint.model.paths import as_root, home_id, is_below, is_config_of_home, spelled
 from waypoint.setup import config as config_file
 from waypoint.setup import criu_choice, home_removal
 from waypoint.setup.config import CONFIG, FORMAT
@@ -90,10 +94,12 @@ def install(home: Path, options: dict[str, str]) -> None:
     Options: `--user`, `--group`: who may use the home besides root; without the option the present setting stays.
     `--trust`: the user gets the rights of root (`full`), or only their own rights (`own`, the default). A running
     daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
+    `--encrypt`: `key-file`, with `--key-file` at another path than the usual one; or `passphrase`, read from stdin.
     """
     ownership.check_home(str(home), above_only=True)
     _check_place(home)
     wanted = _wanted_config(home, options)
+    before = config_file.read(home)
     if not home.exists():
         try:
             home.mkdir(mode=0o700, parents=True)
@@ -102,10 +108,16 @@ def install(home: Path, options: dict[str, str]) -> None:
         say(f"created the home {home}")
     _close_to_others(home)
     ownership.check_home(str(home))
-    before = config_file.read(home)
+    if "--encrypt" in options:
+        make_importable("blake3", "cryptography", "msgspec", "rfc8785", "zstandard")
+        from waypoint.setup.encrypting import encrypt  # which loads more
+
+        passphrase = sys.stdin.read().strip() if options["--encrypt"] == "passphrase" else ""
+        wanted |= encrypt(home, options.get("--key-file", ""), passphrase, say)
     if wanted != before:
         files.publish(str(home / CONFIG), json.dumps(wanted, indent=1).encode() + b"\n")
-        say(f"{_who(wanted)} may use the home")
+        if _who(wanted) != _who(before) or not before:
+            say(f"{_who(wanted)} may use the home")
         _say_who_may_not(before, wanted)
     uid = before.get("trusted_uid")
     if uid is not None and uid != wanted["trusted_uid"]:
@@ -117,12 +129,24 @@ def install(home: Path, options: dict[str, str]) -> None:
 def _remove(home: Path, root: Path) -> None:
     ownership.check_home(str(home))  # otherwise a user could put another folder there, for root to remove
     home_removal.check(home)
+    key_file = _own_key_file(home)
     # The unit is removed first: otherwise systemd could start the daemon during the removal, and the daemon would make
     # the home again. If the removal fails later, the home still works without the unit.
     outside.remove(home, root, say)
     home_removal.remove(home, say)
+    if key_file:
+        say(f"kept the key file {key_file}, which nothing needs any more")
     if root == Path("/") and CACHE.exists():
         say(f"kept {CACHE}, the CRIU for all homes of this machine")
+
+
+def _own_key_file(home: Path) -> str:
+    """The key file of the home, if it lies outside of it; "" otherwise."""
+    with contextlib.suppress(WaypointError):  # a home whose config.json is damaged can be removed, too
+        found = encryption_of(home)
+        if found is not None and found.key_file and not is_below(found.key_file, str(home)):
+            return found.key_file
+    return ""
 
 
 def _close_to_others(home: Path) -> None:
@@ -140,6 +164,10 @@ def check(home: Path, options: dict[str, str]) -> None:
     if not config:
         raise HostLacks("use", f"the home {home}", "it has not been set up", as_root(str(home), "setup"))
     say(f"the home {home} exists; {_who(config)} may use it")
+    found = encryption_of(home)
+    if found is not None:
+        by = f"the key file {found.key_file}" if found.key_file else "a passphrase"
+        say(f"its store is encrypted, and {by} unlocks it; not encrypted: {STAYS_PLAIN}")
     criu_choice.check(home, options.get("--criu"), say)
 
 

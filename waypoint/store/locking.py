@@ -1,6 +1,7 @@
 """Making an encrypted store, and unlocking its master key."""
 
 import os
+from typing import Literal
 
 from waypoint.model.errors import StateConflict, StoreDamaged
 from waypoint.store import config, encryption, index
@@ -10,6 +11,21 @@ from waypoint.store.objects import CannotOpen
 from waypoint.store.store import making
 
 
+def check_can_encrypt(path: str, kind: Literal["key-file", "passphrase"]) -> bool:
+    """Whether `make_encrypted` would make a new key. Raises StateConflict if the store has content that is not
+    encrypted, or if a secret of another kind unlocks it.
+    """
+    found = config.read(path).encryption if os.path.exists(f"{path}/config.json") else None
+    if found is not None and found.secret != kind:
+        other = "a passphrase" if kind == "key-file" else "a key file"
+        said = f"it is encrypted already, and {other} unlocks it"
+        raise StateConflict("encrypt", f"store {path}", said, "use that, or set up another home", code="wrong-key")
+    if found is None and config.has_content(path):
+        next_step = "remove all names and run 'waypoint gc --keep-operations 0s', or set up another home"
+        raise StateConflict("encrypt", f"store {path}", "it has content", next_step, code="store-not-empty")
+    return found is None
+
+
 def make_encrypted(path: str, secret: Secret) -> bytes:
     """Make an encrypted store whose master key `secret` locks, in place of a store without content; return this key.
 
@@ -17,11 +33,8 @@ def make_encrypted(path: str, secret: Secret) -> bytes:
     if `secret` is wrong.
     """
     with making(path):
-        if os.path.exists(f"{path}/config.json") and config.read(path).encryption is not None:
+        if not check_can_encrypt(path, secret.kind):
             return unlock(path, secret.value)
-        if config.has_content(path):
-            next_step = "remove all names and run 'waypoint gc --keep-operations 0s', or set up another home"
-            raise StateConflict("encrypt", f"store {path}", "it has content", next_step, code="store-not-empty")
         index.remove(f"{path}/index.db")
         master = MasterKey(os.urandom(encryption.KEY_BYTES))
         locked = encryption.lock(master, secret)

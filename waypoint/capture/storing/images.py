@@ -17,10 +17,22 @@ import msgspec
 
 from waypoint.capture.layers.layer import Area, StoredFolder
 from waypoint.capture.layers.table import layer_of
-from waypoint.capture.storing.orders import Check, Collect, Damage, Freed, Ingest, Ingested, Recall, StoredPart, Verify
+from waypoint.capture.storing.keys import Keys
+from waypoint.capture.storing.orders import (
+    Check,
+    Collect,
+    Damage,
+    Freed,
+    Ingest,
+    Ingested,
+    ReadImage,
+    Recall,
+    StoredPart,
+    Verify,
+)
 from waypoint.capture.storing.workers import Workers
 from waypoint.linux.storage.deep import remove_path
-from waypoint.model.errors import StoreDamaged
+from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, Machine
 from waypoint.records.names import Names
@@ -42,7 +54,8 @@ class Images:
 
     def __init__(self, store: Path, area: Area, names: Names, writing: Writing) -> None:
         self.store = store
-        self.workers = Workers()
+        self.workers = Workers(lambda: self.keys.get())
+        self.keys = Keys(store, lambda order: self.workers.run(order, str))
         self._area = area
         self._names = names
         self._writing = writing
@@ -96,8 +109,12 @@ class Images:
         for each. {} if the image cannot be read.
         """
         try:
-            content = msgspec.json.decode((self.store / "images" / image).read_bytes(), type=_Layers)
-        except (OSError, msgspec.MsgspecError):
+            if self.keys.encryption is None:
+                manifest = (self.store / "images" / image).read_bytes()
+            else:
+                manifest = self.workers.run(ReadImage(store=str(self.store), image=image), str).encode()
+            content = msgspec.json.decode(manifest, type=_Layers)
+        except (OSError, msgspec.MsgspecError, WaypointError):
             return {}
         return {kind: _digest(layer.roots) for kind, layer in content.layers.items() if layer.roots}
 

@@ -107,7 +107,33 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, tag="import"):
     max_bytes: int
 
 
-Order = Ingest | Recall | Verify | Check | Collect | Export | Inspect | Import
+class ReadImage(msgspec.Struct, frozen=True, kw_only=True, tag="read-image"):
+    """Answer: the manifest of the image, as JSON."""
+
+    store: str
+    image: str
+
+
+class Unlock(msgspec.Struct, frozen=True, kw_only=True, tag="unlock"):
+    """Answer: the master key of an encrypted store in hex, which `secret` unlocks: a passphrase, or the content of the
+    key file.
+    """
+
+    store: str
+    secret: str
+
+
+StoreOrder = Ingest | Recall | Verify | Check | Collect | Export | Inspect | Import | ReadImage
+Order = StoreOrder | Unlock
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One line that the process reads. `key`: the master key of an encrypted store in hex; a pipe is the only way by
+    which it gets there, since others may read arguments and environments.
+    """
+
+    order: Order
+    key: str = ""
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,12 @@ from waypoint.capture.storing.orders import (
     Ingest,
     Ingested,
     Inspect,
-    Order,
+    ReadImage,
     Recall,
     StoredPart,
+    StoreOrder,
+    Task,
+    Unlock,
     Verify,
 )
 from waypoint.capture.storing.page_cuts import PageCuts
@@ -24,7 +27,7 @@ from waypoint.linux.storage import btrfs_changes
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import StoreDamaged, UnknownName
 from waypoint.processes.criu import inodes
-from waypoint.store import manifest, trees, upkeep
+from waypoint.store import config, manifest, trees, upkeep
 from waypoint.store.extract import extract
 from waypoint.store.manifest import ImageLayer, Manifest
 from waypoint.store.scan import Changed, ScanOptions, store_folder
@@ -35,34 +38,49 @@ OnProgress = Callable[[int], None]
 INGEST_NICE = 10
 
 
-def carry_out(order: Order, on_progress: OnProgress) -> object:
+def carry_out(task: Task, on_progress: OnProgress) -> object:
     """Carry out the order, and return the answer. Raises WaypointError, OSError."""
-    store = _opened(order.store)
+    order = task.order
+    if isinstance(order, Unlock):
+        from waypoint.store import locking  # which loads more
+
+        return locking.unlock(order.store, order.secret.encode()).hex()
+    store = _opened(order.store, bytes.fromhex(task.key))
     # Only a restore waits for its end.
     os.setpriority(os.PRIO_PROCESS, 0, 0 if isinstance(order, Recall) else INGEST_NICE)
+    return _carry_out(store, order, on_progress)
+
+
+def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> object:
+    answer: object = None
     match order:
         case Ingest():
-            return _ingest(store, order, on_progress)
+            answer = _ingest(store, order, on_progress)
         case Recall():
             _recall(store, order, on_progress)
-            return None
         case Verify():
-            return upkeep.verify(store, read_data=order.read_data)
+            answer = upkeep.verify(store, read_data=order.read_data)
         case Check():
             with store.reading() as reader:
-                return list(upkeep.image_problems(reader, order.image, set()))
+                answer = list(upkeep.image_problems(reader, order.image, set()))
+        case ReadImage():
+            answer = store.read_manifest(order.image).decode()
         case Collect():
-            return upkeep.gc(store, order.keep)
+            answer = upkeep.gc(store, order.keep)
         case Export() | Inspect() | Import():
             from waypoint.capture.storing import archive_work  # which loads more
 
-            return archive_work.carry_out(store, order, on_progress)
+            answer = archive_work.carry_out(store, order, on_progress)
+    return answer
 
 
-def _opened(path: str) -> Store:
+def _opened(path: str, key: bytes) -> Store:
+    """Open the store. Makes one that is missing, unless the home is encrypted."""
     try:
-        return Store(path)
-    except FileNotFoundError:
+        return Store(path, key or None)
+    except FileNotFoundError as error:
+        if key:
+            raise config.damaged(path, "config.json is missing") from error
         return make_store(path)
 
 

@@ -8,12 +8,12 @@ import time
 
 import msgspec
 
-from waypoint.capture.storing.orders import Answer, Order
+from waypoint.capture.storing.orders import Answer, Task
 from waypoint.capture.storing.work import carry_out
 from waypoint.model.errors import Failed, WaypointError, of_machine
 
 _PROGRESS_S = 0.1
-_decoder = msgspec.json.Decoder(Order)
+_decoder = msgspec.json.Decoder(Task)
 
 
 def main() -> None:

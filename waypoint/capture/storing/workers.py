@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from waypoint.capture.storing.orders import Answer, Order
+from waypoint.capture.storing.orders import Answer, Order, Task, Unlock
 from waypoint.model.errors import Failed, StateConflict, from_json
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker_program.py")
@@ -20,9 +20,12 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """Runs orders, each in a process of its own at that time. Thread-safe; `run` blocks."""
+    """Runs orders, each in a process of its own at that time. Thread-safe; `run` blocks. `key`: returns the key of the
+    store, or raises.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, key: Callable[[], str] = str) -> None:
+        self._key = key
         self._lock = threading.Lock()
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: set[subprocess.Popen[bytes]] = set()
@@ -33,12 +36,13 @@ class Workers:
         """Have the order carried out; return the answer, a record of this `kind`. Raises the process's WaypointError;
         Failed if the process is killed.
         """
+        task = Task(order=order, key="" if isinstance(order, Unlock) else self._key())
         worker = self._take()
         try:
             assert worker.stdin is not None
             assert worker.stdout is not None
             with contextlib.suppress(BrokenPipeError):  # it was killed: reported below
-                worker.stdin.write(msgspec.json.encode(order) + b"\n")
+                worker.stdin.write(msgspec.json.encode(task) + b"\n")
                 worker.stdin.flush()
             answer = Answer()
             for line in worker.stdout:
@@ -62,14 +66,16 @@ class Workers:
         """End all processes; orders that are being carried out fail."""
         with self._lock:
             self._is_closed = True
-            found = [*self._idle, *self._busy]
-            self._idle.clear()
+            idle, self._idle = self._idle, []
+            found = [*idle, *self._busy]
             if self._end_idle is not None:
                 self._end_idle.cancel()
         for worker in found:
             worker.kill()
         for worker in found:
             worker.wait()
+        for worker in idle:  # `run` closes those of the others
+            _close_pipes(worker)
 
     def _take(self) -> "subprocess.Popen[bytes]":
         with self._lock:

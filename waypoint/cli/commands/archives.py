@@ -1,7 +1,7 @@
 """`waypoint export` and `waypoint import`."""
 
 from waypoint.cli.caller import absolute
-from waypoint.cli.output import print_json, print_lines, warn
+from waypoint.cli.output import note, print_json, print_lines, warn
 from waypoint.client.sdk import Client
 from waypoint.model.rendering import short, size
 from waypoint.model.verbs import Given
@@ -21,6 +21,8 @@ def export(given: Given) -> int:
         print_lines(
             [f"exported {found.name} to {found.path}: {size(found.size_bytes)}, {_count(found.captures)}{signed}"]
         )
+        if found.exposes:
+            note("the archive is not encrypted, as the home is: whoever has it can read everything in it")
     return 0
 
 

@@ -1,5 +1,7 @@
 """`waypoint setup`."""
 
+import contextlib
+import getpass
 import json
 import os
 import subprocess
@@ -7,31 +9,85 @@ import sys
 from typing import Any
 
 import waypoint
+from waypoint.cli.caller import absolute
 from waypoint.cli.output import EXIT_INTERRUPTED, agrees, note
 from waypoint.client.sdk import Client
 from waypoint.model.errors import Failed, HostLacks, UsageProblem, from_json
-from waypoint.model.paths import may_exist, spelled
+from waypoint.model.paths import config_path, may_exist, spelled
 from waypoint.model.verbs import Given
 
 # The program that sets up this machine. It reports on stdout in lines of JSON.
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(waypoint.__file__)), "setup", "work_program.py")
+_MAX_PASSPHRASE_BYTES = 1 << 10
 
 
 def run(given: Given) -> int:
     client = Client(given.text("home"))
-    check, remove = given.flag("check"), given.flag("remove")
-    if check and remove:
-        raise UsageProblem("use", "--check", "it cannot be combined with --remove", "leave out one of them")
-    if check:
+    asked = [name for name in ("check", "remove", "encrypt", "unlock") if given.flag(name)]
+    if len(asked) > 1:
+        raise UsageProblem("use", f"--{asked[0]}", f"it cannot be combined with --{asked[1]}", "leave out one of them")
+    what = asked[0] if asked else ""
+    if what == "check":
         _check(client)
-    elif remove:
+    elif what == "remove":
         return _remove(client, yes=given.flag("yes"))
+    elif what == "unlock":
+        _unlock(client, given)
     else:
-        _install(client, {f"--{name}": given.text(name) for name in ("user", "group", "trust")})
+        options = {f"--{name}": given.text(name) for name in ("user", "group", "trust")}
+        _install(client, options | _encryption(given), _passphrase(given) if given.flag("passphrase") else "")
     return 0
 
 
-def _install(client: Client, options: dict[str, str | None]) -> None:
+def _encryption(given: Given) -> dict[str, str | None]:
+    """The options of the program for --encrypt. Raises UsageProblem for options that need --encrypt, or each other."""
+    key_file, by_passphrase = given.text("key_file"), given.flag("passphrase")
+    for option, is_given in (("--key-file", key_file), ("--passphrase", by_passphrase)):
+        if is_given and not given.flag("encrypt"):
+            raise UsageProblem("use", option, "it works with --encrypt only", "add --encrypt")
+    if key_file and by_passphrase:
+        raise UsageProblem("use", "--key-file", "it cannot be combined with --passphrase", "leave out one of them")
+    if given.text("passphrase_file") and not by_passphrase:
+        raise UsageProblem(
+            "use", "--passphrase-file", "it works with --passphrase and --unlock only", "add one of them"
+        )
+    kind = ("passphrase" if by_passphrase else "key-file") if given.flag("encrypt") else None
+    return {"--encrypt": kind, "--key-file": absolute(key_file) if key_file else None}
+
+
+def _passphrase(given: Given) -> str:
+    """The passphrase from the given file or the terminal; a new one is asked for twice. It is never an argument or
+    a variable of the environment, which other programs can read.
+    """
+    path, is_new = given.text("passphrase_file"), not given.flag("unlock")
+    if path:
+        try:
+            with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
+                found = file.read(_MAX_PASSPHRASE_BYTES).decode().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageProblem("read", f"the passphrase in {path}", str(error), "name another file") from error
+    elif sys.stdin.isatty():
+        found = getpass.getpass("Passphrase: ").strip()
+        if is_new and getpass.getpass("The same again: ").strip() != found:
+            raise UsageProblem("use", "the passphrase", "the second one is another one", "try again")
+    else:
+        said = "stdin is no terminal on which to ask for it"
+        raise UsageProblem("read", "the passphrase", said, "add --passphrase-file FILE")
+    if not found:
+        raise UsageProblem("use", "the passphrase", "it is empty", "try again")
+    return found
+
+
+def _unlock(client: Client, given: Given) -> None:
+    """Unlock the store. If a key file does this, the daemon reads it again."""
+    has_key_file = False
+    with contextlib.suppress(OSError, ValueError, KeyError), open(config_path(client.home), "rb") as file:
+        has_key_file = bool(json.load(file)["encryption"]["key_file"])
+    client.unlock("" if has_key_file else _passphrase(given))
+    note("the store is unlocked until the daemon ends")
+
+
+def _install(client: Client, options: dict[str, str | None], passphrase: str) -> None:
     """Install, then make sure that a daemon with the new settings runs. A user who is not root, but may use the home,
     gets completion only.
     """
@@ -41,10 +97,14 @@ def _install(client: Client, options: dict[str, str | None]) -> None:
         carry_out("add-completion", client.home, "--share", share)
         note(f"you may use the home {client.home}; for completion in zsh: fpath+=({share}/zsh/site-functions)")
         return
-    carry_out("install", client.home, *given)
+    if options["--encrypt"] is not None:
+        client.stop_daemon()  # it could write to the store meanwhile
+    carry_out("install", client.home, *given, secret=passphrase)
     if given:
         client.stop_daemon()  # the next daemon reads who may use it
     status = client.status()
+    if passphrase:
+        client.unlock(passphrase)
     note(f"the daemon is running (pid {status.pid}); sessions: {status.sessions}")
     if status.pool == "copy":
         said = "every checkpoint copies the changed files of its session, because this home was created without btrfs"
@@ -105,15 +165,23 @@ def _own_share() -> str:
     return named if os.path.isabs(named) else os.path.expanduser("~/.local/share")
 
 
-def carry_out(verb: str, home: str, *options: str) -> list[dict[str, Any]]:
-    """Run the program, and print its reports on stderr. Returns the rows of `doctor`; raises reported errors."""
+def carry_out(verb: str, home: str, *options: str, secret: str = "") -> list[dict[str, Any]]:
+    """Run the program, and print its reports on stderr. Returns the rows of `doctor`; raises reported errors. `secret`:
+    what the program reads from stdin.
+    """
     words = [verb, home, *options]
     for option, variable in (("--criu", "WAYPOINT_CRIU"), ("--root", "WAYPOINT_SETUP_ROOT")):
         words += [option, os.environ[variable]] if os.environ.get(variable) else []
     error: dict[str, object] = {}
     rows: list[dict[str, Any]] = []
-    with subprocess.Popen([sys.executable, "-I", "-S", PROGRAM, *words], stdout=subprocess.PIPE) as program:
+    stdin = subprocess.PIPE if secret else None
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", PROGRAM, *words], stdin=stdin, stdout=subprocess.PIPE
+    ) as program:
         assert program.stdout is not None
+        if program.stdin is not None:
+            program.stdin.write(secret.encode())
+            program.stdin.close()
         for line in program.stdout:
             facts = json.loads(line)
             if "say" in facts:

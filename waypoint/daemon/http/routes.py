@@ -112,6 +112,7 @@ ROUTES: Routes = (
     Route("POST", "/v1/operations/undo", history.undo, "Undo an operation"),
     Route("GET", "/v1/usage", usage.du, "The disk usage of captures and sessions"),
     Route("POST", "/v1/verify", images.verify, "Look for damage in the store of images"),
+    Route("POST", "/v1/unlock", images.unlock, "Unlock the store of images of an encrypted home"),
     Route("POST", "/v1/evict", images.evict, "Remove the copies of captures outside of the store of images"),
     Route("POST", "/v1/exports", archives.export, "Write a capture and its ancestors to a file", created=True),
     Route("POST", "/v1/imports", archives.import_archive, "Import the captures of such a file", created=True),

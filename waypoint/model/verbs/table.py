@@ -60,6 +60,21 @@ _SETUP = Verb(
             "`own` (default): USER has only USER's rights. `full`: USER can become root on this machine.",
             choices=("own", "full"),
         ),
+        Option(("--encrypt",), "flag", "Encrypt captures in the home's store. The home must not have any yet."),
+        Option(
+            ("--key-file",),
+            "text",
+            "With --encrypt: the file that unlocks the store; made if missing. Default: keys/store.key in the home.",
+            "FILE",
+        ),
+        Option(("--passphrase",), "flag", "With --encrypt: a passphrase unlocks the store instead of a file."),
+        Option(
+            ("--passphrase-file",),
+            "text",
+            "Read the passphrase from FILE (- for stdin), not from the terminal.",
+            "FILE",
+        ),
+        Option(("--unlock",), "flag", "Give the daemon the passphrase that it needs after each start."),
         Option(("--yes",), "flag", "With --remove: do not ask."),
         HOME,
     ),
@@ -74,6 +89,10 @@ _SETUP = Verb(
     that another home uses is kept.
 
     --remove asks before it removes anything; without a terminal it needs --yes.
+
+    --encrypt protects the captures in the home's store, if somebody gets a copy of it. Without the key file or
+    passphrase nobody can read them again: keep a copy. While the store is locked, sessions run and captures are made,
+    but they are not stored. Setup lists what else is in the home and is not encrypted.
 
     The sessions of USER, and of members of GROUP, run as the user who starts them. These users cannot use the sessions
     of other users, start sessions as root or on another --base, or --bind paths that they cannot access otherwise. With
