@@ -245,7 +245,7 @@ def other_version(tmp_path: Path) -> Callable[[Changes], Version]:
 
 
 NEWER = {
-    "names.db": {"waypoint/records/format.py": {"6: _to_7}": "6: _to_7, 7: lambda db: None}"}},
+    "names.db": {"waypoint/records/format.py": {"7: _to_8,": "7: _to_8, 8: lambda db: None,"}},
     "config.json": {
         "waypoint/setup/config.py": {"\nFORMAT = 1\n": "\nFORMAT = 2\n", "FORMAT) != FORMAT": "FORMAT) > FORMAT"}
     },

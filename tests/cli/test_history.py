@@ -21,6 +21,7 @@ def made(home: Home, branch: str) -> Iterator[list[str]]:
             home.must("fork", f"{branch}-one", f"{branch}-f")
         words = ["checkpoint", f"{branch}-{name}", "-b", of, "-m", f"message {name}", "--json"]
         ids.append(home.must(*words).json()["capture"])
+        home.must("show", ids[-1])  # waits until its changes are counted
     yield ids
     home.cli("stop", f"{branch}-f", "--discard")  # fails if the test has ended the fork
 
@@ -45,8 +46,26 @@ def test_the_log_lists_the_captures_of_a_branch_newest_first(home: Home, branch:
     one, two, _ = made
     lines = home.must("log", branch).stdout.splitlines()
     assert len(lines) == 2
-    assert re.fullmatch(rf"{two[:12]} \({branch}, {branch}-two\) live \d+s ago  message two", lines[0])
-    assert re.fullmatch(rf"{one[:12]} \({branch}-one\) live \d+s ago  message one", lines[1])
+    assert re.fullmatch(rf"{two[:12]} \({branch}, {branch}-two\) live \d+s ago  no changes  message two", lines[0])
+    assert re.fullmatch(rf"{one[:12]} \({branch}-one\) live \d+s ago  no changes  message one", lines[1])
+
+
+def test_the_changes_of_a_capture_are_counted_once_and_listed(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "cd /srv; printf '1\\n2\\n3\\n' > counted; mkdir -p more; echo x > more/file")
+    home.must("checkpoint", f"{branch}-a", "-b", branch)
+    home.must("exec", "-b", branch, "--", "cd /srv; sed -i 1d counted; printf '\\0' > binary")
+    home.must("checkpoint", f"{branch}-b", "-b", branch)
+    counted = {"files": 2, "insertions": 0, "deletions": 1}
+    assert home.must("show", f"{branch}-b", "--json").json()["changes"] == counted
+    assert "changes      -1 in 2 files" in home.must("show", f"{branch}-b").stdout
+    first = home.must("show", f"{branch}-a", "--json").json()["changes"]
+    assert first["insertions"] >= 4, "without a parent it is compared with the machine"
+    assert [one["changes"] for one in home.must("log", branch, "--json").json()] == [counted, first]
+    listed = {one["branch"]: one["changes"] for one in home.must("ps", "--json").json()}
+    assert listed[branch] == counted
+    assert "-1 in 2 files" in home.must("ps").stdout
+    home.must("gc", "--keep-operations", "0s")
+    assert home.must("show", f"{branch}-b", "--json").json()["changes"] == counted
 
 
 def test_the_log_uses_the_given_or_default_branch(home: Home, branch: str, made: list[str]) -> None:

@@ -32,7 +32,7 @@ and discarded; names were moved; some operations were undone, and some undos. On
 
 NEWER = {"by": None, "note": "", "expired": False, "degraded": [], "applied": None}
 """Fields that operations of earlier formats do not have."""
-NEW_STANDING = {"removed": False, "proof": None}
+NEW_STANDING = {"removed": False, "proof": None, "changes": None}
 """Fields that standings of earlier formats do not have."""
 
 
@@ -161,9 +161,7 @@ def test_a_home_of_format_3_is_unchanged(tmp_path: Path) -> None:
     del said["claims"]
     said["captures"] = with_later_fields(said["captures"])
     said["operations"] = [{**one, **NEWER} for one in said["operations"]]
-    said["standings"] = {
-        capture: {**one, "removed": False, "proof": None} for capture, one in said["standings"].items()
-    }
+    said["standings"] = {capture: {**one, **NEW_STANDING} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-3.db", tmp_path / "names.db")))
     found = content_since_3(names)
     others = only_names(found.pop("plans"), said.pop("plans"))
@@ -235,7 +233,7 @@ def test_new_tables_are_empty_after_a_migration(migrated: Names) -> None:
 def test_a_new_file_has_the_tables_of_a_migrated_one(kept: Path, tmp_path: Path) -> None:
     def tables(path: Path) -> list[tuple[object, ...]]:
         Names(path).close()
-        assert format_of(path) == format.FORMAT == 7
+        assert format_of(path) == format.FORMAT == 8
         with contextlib.closing(sqlite3.connect(path)) as db:
             return db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
 
@@ -316,11 +314,11 @@ def test_a_damaged_record_stops_the_migration_and_changes_nothing(kept: Path, re
 
 def test_migrations_run_one_after_the_other(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    for number in (7, 8):
+    for number in (8, 9):
         monkeypatch.setitem(format.MIGRATIONS, number, lambda _db, number=number: taken.append(number))
-    monkeypatch.setattr(format, "FORMAT", 9)
+    monkeypatch.setattr(format, "FORMAT", 10)
     Names(kept).close()
-    assert (taken, format_of(kept)) == ([7, 8], 9)
+    assert (taken, format_of(kept)) == ([8, 9], 10)
 
 
 @pytest.mark.parametrize("number", [1, format.FORMAT + 1])

@@ -47,7 +47,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
     names = Names(tmp_path / "names.db")
     resources = SimpleNamespace(names=names, pool=None, trusted=None)
     registry = SimpleNamespace(live=[], running=set(), unreachable={}, resources=resources, find=lambda branch: None)
-    yield Place(SimpleNamespace(names=names, sessions=registry), names)
+    counts = SimpleNamespace(want=lambda captures, wait_s: None, of_sessions=lambda page: page)
+    yield Place(SimpleNamespace(names=names, sessions=registry, counts=counts), names)
     names.close()
 
 

@@ -72,6 +72,8 @@ class SessionFacts:
     `why_no_seccomp`: the reason for `none`, unless config.json requests it.
 
     `unlimited`: limits that this host does not enforce, or only in part; `subject`: the limit's name.
+
+    `changes`, in lists: of the branch's last capture, as in CaptureFacts; null while they are not counted.
     """
 
     branch: str
@@ -108,6 +110,7 @@ class SessionFacts:
     replaced: ReplacedFacts | None = None
     exchanged: ExchangedFacts | None = None
     said: str | None = None
+    changes: "ChangeCountFacts | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,14 @@ class DifferenceFacts(TypedDict):
     restored: str
 
 
+class ChangeCountFacts(TypedDict):
+    """How many files changed, and how many lines of them were inserted and deleted."""
+
+    files: int
+    insertions: int
+    deletions: int
+
+
 class ProofFacts(TypedDict):
     """The result of restoring the processes of a capture without running them, at the time `at`; it took `ms`.
 
@@ -193,7 +204,8 @@ class CaptureFacts:
     `image`: None until the capture is in the store. `names`: checkpoints of it, and branches whose tip it is. `limits`:
     the requested limits; null: the defaults of the host that restores it. `layers`: by kind (files, processes,
     programs, shell, terminal); None: not captured. `removed`: `waypoint gc` has removed its content; only these facts
-    are left. `proof`: the latest; None if the capture was never proved.
+    are left. `proof`: the latest; None if the capture was never proved. `changes`: since the parent, or of the machine
+    if there is no parent; None while they are not counted.
     """
 
     capture: str
@@ -218,6 +230,7 @@ class CaptureFacts:
     removed: bool = False
     limits: LimitFacts | None = None
     proof: ProofFacts | None = None
+    changes: ChangeCountFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

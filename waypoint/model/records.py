@@ -345,17 +345,27 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 MOST_DIFFERENCES = 50
 
 
+class ChangeCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many files a capture has changed since its parent (without one: of the machine), and how many lines."""
+
+    files: int
+    insertions: int
+    deletions: int
+
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a capture that change after its record was written; the record itself never changes.
 
     `image`: its id in the store; None until it is there. `durable`: whether it survives a power loss. `removed`:
     whether its content was removed; the record stays as long as a kept capture descends from it. `proof`: the latest.
+    `changes`: None until they are counted.
     """
 
     image: str | None = None
     durable: bool = False
     removed: bool = False
     proof: Proof | None = None
+    changes: ChangeCount | None = None
 
 
 class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from waypoint.model.errors import cleaned, one_line
 from waypoint.model.facts import (
     CaptureFacts,
+    ChangeCountFacts,
     ChangeFacts,
     FileFacts,
     LimitFacts,
@@ -155,7 +156,7 @@ def headed(facts: Sequence[tuple[str, str]]) -> list[str]:
 
 def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) -> list[str]:
     """Return the lines of `ps`."""
-    headings = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED", "USER")
+    headings = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "CHANGES", "ATTACHED", "USER")
     rows = [
         (
             one.branch,
@@ -165,6 +166,7 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
             size(one.memory_bytes),
             _count(one.processes),
             size(one.upper_bytes),
+            change_count(one.changes) or "-",
             _count(one.attached),
             one.user or "-",
         )
@@ -193,13 +195,28 @@ def limits(found: LimitFacts) -> str:
 # --- captures
 
 
+def change_count(changes: ChangeCountFacts | None) -> str:
+    """Return what a capture has changed since its parent, such as `+12 -3 in 4 files`; "" if that is not known."""
+    if changes is None:
+        return ""
+    if not changes["files"]:
+        return "no changes"
+    counts = (("+", changes["insertions"]), ("-", changes["deletions"]))
+    lines = [f"{mark}{count}" for mark, count in counts if count]
+    files = f"{changes['files']} {'file' if changes['files'] == 1 else 'files'}"
+    return f"{' '.join(lines)} in {files}" if lines else files
+
+
 def log_line(capture: CaptureFacts, *, coloured: bool = False) -> str:
     """Return the line of `log` about a capture."""
     names = ", ".join(styled(name, coloured=coloured, fg="green", bold=True) for name in capture.names)
     words = one_line(capture.message) or capture.reason
     kept = "removed" if capture.removed else f"{capture.tier}{_proof_word(capture)}"
     ident = styled(short(capture.capture), coloured=coloured, fg="yellow")
-    return f"{ident}{f' ({names})' if names else ''} {kept} {age(capture.created)} ago  {words}"
+    counted = change_count(capture.changes)
+    return "  ".join(
+        filter(None, (f"{ident}{f' ({names})' if names else ''} {kept} {age(capture.created)} ago", counted, words))
+    )
 
 
 def _proof_word(capture: CaptureFacts) -> str:
@@ -219,6 +236,7 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
         ("created", f"{capture.created} ({age(capture.created)} ago)"),
         ("reason", capture.reason),
         ("message", one_line(capture.message)),
+        ("changes", change_count(capture.changes)),
         ("paused", "" if capture.paused_ms is None else f"{capture.paused_ms:.0f} ms"),
         ("exit", "" if capture.exit is None else str(capture.exit)),
         ("base", capture.base),

@@ -83,9 +83,11 @@ class Change(Reader):
         capture.
         """
         self.capture(capture_id)
-        proof = msgspec.json.encode(standing.proof) if standing.proof is not None else None
-        row = (capture_id, standing.image, standing.durable, standing.removed, proof)
-        self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?, ?)", row)
+        proof, changes = (
+            None if one is None else msgspec.json.encode(one) for one in (standing.proof, standing.changes)
+        )
+        row = (capture_id, standing.image, standing.durable, standing.removed, proof, changes)
+        self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def forget_captures(self, capture_ids: Iterable[str]) -> None:
         """Remove the records of captures. They must not be parents of captures whose records are kept."""

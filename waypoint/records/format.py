@@ -95,7 +95,19 @@ def _to_7(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE standings ADD COLUMN proof BLOB")
 
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7}
+def _to_8(db: sqlite3.Connection) -> None:
+    """From format 7 to 8. New column: `standings.changes`, how much a capture has changed since its parent."""
+    db.execute("ALTER TABLE standings ADD COLUMN changes BLOB")
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
+    2: _to_3,
+    3: _to_4,
+    4: _to_5,
+    5: _to_6,
+    6: _to_7,
+    7: _to_8,
+}
 """The migrations, by the format that each one starts from. A migration does not use the program's record types, since
 these change with later formats.
 """

@@ -12,6 +12,7 @@ from waypoint.model.ids import is_id, is_id_prefix, is_image_prefix
 from waypoint.model.names import in_order, is_name
 from waypoint.model.records import (
     Capture,
+    ChangeCount,
     FilesLayer,
     Id,
     Intent,
@@ -156,15 +157,16 @@ class Reader:
 
     def standings(self, captures: Sequence[str]) -> dict[str, Standing]:
         """The standings of these captures, by id."""
-        query = "SELECT capture, image, durable, removed, proof FROM standings WHERE capture IN ({})"
+        query = "SELECT capture, image, durable, removed, proof, changes FROM standings WHERE capture IN ({})"
         found = {
             capture: Standing(
                 image=image,
                 durable=bool(durable),
                 removed=bool(removed),
                 proof=self._decoded(proof, Proof, f"the proof of capture {capture}") if proof is not None else None,
+                changes=None if changes is None else self._decoded(changes, ChangeCount, f"capture {capture}"),
             )
-            for capture, image, durable, removed, proof in self._rows_of(query, captures)
+            for capture, image, durable, removed, proof, changes in self._rows_of(query, captures)
         }
         return {capture: found.get(capture, _AS_TAKEN) for capture in captures}
 

@@ -8,12 +8,12 @@ from waypoint.model.facts import ApplyFacts, CommitFacts, ConflictFacts
 from waypoint.model.names import MACHINE
 from waypoint.model.records import Capture
 from waypoint.model.requests import ApplyRequest, CommitRequest
-from waypoint.service.differences import as_utf8, file_facts, shown
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
 from waypoint.session import applying, moved_folders, repositories
 from waypoint.session.birth import rights
 from waypoint.session.checkpoint import capture_aside
+from waypoint.session.differences import as_utf8, file_facts, shown
 from waypoint.session.held import held_now
 from waypoint.session.live.resources import holding
 

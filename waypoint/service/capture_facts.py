@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from waypoint.capture.layers.table import NAMED, layer_of
 from waypoint.model.conditions import facts_of
-from waypoint.model.facts import CaptureFacts, DifferenceFacts, LayerFacts, ProofFacts
-from waypoint.model.records import Capture, ProcessesLayer, Proof, Standing
+from waypoint.model.facts import CaptureFacts, ChangeCountFacts, DifferenceFacts, LayerFacts, ProofFacts
+from waypoint.model.records import Capture, ChangeCount, ProcessesLayer, Proof, Standing
 from waypoint.model.times import iso_time
 from waypoint.records.reading import Reader
 from waypoint.session.birth.rights import MaySee
@@ -72,7 +72,14 @@ def _of(capture: Capture, names: list[str], standing: Standing, measured: Measur
         removed=standing.removed,
         limits=of_limits(capture.setting.limits),
         proof=of_proof(standing.proof) if standing.proof is not None else None,
+        changes=of_changes(standing.changes),
     )
+
+
+def of_changes(counted: ChangeCount | None) -> ChangeCountFacts | None:
+    if counted is None:
+        return None
+    return {"files": counted.files, "insertions": counted.insertions, "deletions": counted.deletions}
 
 
 def of_proof(proof: Proof) -> ProofFacts:

@@ -22,12 +22,12 @@ from waypoint.model.records import Caller, User
 from waypoint.model.requests import FileRequest, MountRequest, ReadRequest, UnmountRequest
 from waypoint.model.times import iso_time
 from waypoint.records import callers
-from waypoint.service.differences import TYPES, as_utf8
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Download, Pages
 from waypoint.session.birth import rights
 from waypoint.session.checkpoint import capture_aside
+from waypoint.session.differences import TYPES, as_utf8
 from waypoint.session.held import held_now
 from waypoint.session.views import mounted_view
 from waypoint.upper import layout

@@ -25,6 +25,7 @@ from waypoint.model.times import iso_time
 from waypoint.records import callers
 from waypoint.records.names import Names
 from waypoint.service import capture_facts
+from waypoint.service.change_counts import LONG_WAIT_S, SHORT_WAIT_S
 from waypoint.service.home import Home
 from waypoint.service.shapes import Pages
 from waypoint.session import undo as undoing
@@ -40,18 +41,24 @@ async def log(home: Home, query: LogQuery) -> Pages[CaptureFacts]:
 
 
 def _iter_log(home: Home, query: LogQuery, sees: rights.MaySee) -> Pages[CaptureFacts]:
+    wait_s = SHORT_WAIT_S  # only before the first page
     if query.all:
         for ids in limited(walk_all(home.names), query.limit):
+            home.counts.want(ids, wait_s)
+            wait_s = 0.0
             yield capture_facts.of_all(home.names, list(home.names.captures_of(ids, may_lack=True).values()), sees)
     else:
         tip = home.names.find(query.name or DEFAULT_BRANCH)
         for piece in limited(in_pieces(walk_back(home.names, [tip])), query.limit):
+            home.counts.want([one.id for one in piece], wait_s)
+            wait_s = 0.0
             yield capture_facts.of_all(home.names, piece, sees)
 
 
 async def show(home: Home, name: str) -> CaptureFacts:
     """All facts about a capture, with sizes and digests. Walks over the capture's files, in a thread."""
     capture = home.names.find(name)
+    await asyncio.to_thread(home.counts.want, [capture.id], LONG_WAIT_S)
     names, standing = home.names.names_of(capture.id), home.names.standing(capture.id)
     sees = rights.may_see(home.sessions.resources)
     measured = {} if standing.removed else await asyncio.to_thread(home.captures.measure, capture)

@@ -44,6 +44,7 @@ from waypoint.service.background.events import Events
 from waypoint.service.background.growth import PoolWatch
 from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
+from waypoint.service.change_counts import ChangeCounts
 from waypoint.service.storing import Storing
 from waypoint.session import applying
 from waypoint.session.adopt import adopt_all, end_dumps
@@ -153,6 +154,7 @@ class Home:
         )
 
         self.mounts = UserMounts(self.sessions.resources)
+        self.counts = ChangeCounts(self.sessions.resources, self.captures)
 
     @classmethod
     async def open(
@@ -286,6 +288,7 @@ class Home:
         """Close everything when streams and requests have ended. The process exits afterwards; sessions continue."""
         self.relief = None
         await asyncio.to_thread(self.storing.close)
+        await asyncio.to_thread(self.counts.close)
         if self._compaction is not None:
             self._compaction.cancel()
         if self._host_watch is not None:

@@ -35,7 +35,8 @@ from waypoint.session.losses import copy_losses
 
 async def sessions(home: Home, query: SessionsQuery) -> Pages[SessionFacts]:
     """The live sessions; with `query.all` also branches that could be started again. Sorted by branch."""
-    return await session_facts.of_all(home.sessions, rights.may_see(home.sessions.resources), all_branches=query.all)
+    sees = rights.may_see(home.sessions.resources)
+    return map(home.counts.of_sessions, await session_facts.of_all(home.sessions, sees, all_branches=query.all))
 
 
 async def session(home: Home, branch: str) -> SessionFacts:

@@ -165,7 +165,8 @@ _PS = Verb(
     (Option(("-a", "--all"), "flag", "Also list branches without a running session."), JSON, HOME),
     """List running sessions.
 
-    FILES is the size of the files that the session has changed. A branch without a running session has one of these
+    FILES is the size of the files that the session has changed. CHANGES is what the last capture of the branch has
+    changed since the one before; it is counted in the background. A branch without a running session has one of these
     STATEs: `parked`: its processes are saved, and 'waypoint shell BRANCH' continues them. `ended`: its files are saved.
     `lost`: the machine went down while the session was running; the changed files are still there.""",
     "Example: waypoint ps --all",
@@ -247,7 +248,8 @@ _LOG = Verb(
     """List the captures of a branch, the newest first.
 
     'waypoint restore' can restore any of them. NAME is a branch, a checkpoint, or the id of a capture (at least 4 of
-    its digits); the list begins with this capture. Each line shows the id, then the names in parentheses.""",
+    its digits); the list begins with this capture. Each line shows the id, then the names in parentheses, the age, and
+    what the capture has changed since the one before it (of the machine, if it is the first one): lines and files.""",
     "Example: waypoint log --graph --all",
     arguments=(Argument("argument", "NAME", required=False),),
 )
