@@ -36,6 +36,11 @@ def _listing(folder: Path) -> list[str]:
     return ["sh", "-c", f"cd {folder} && {script}"]
 
 
+def beside(home: Home) -> list[Path]:
+    """Folders that applies of this home have left beside the files of the machine."""
+    return [path for path in Path("/").glob(".waypoint-*") if (home.path / "applied" / path.name[10:]).exists()]
+
+
 def listed_in(home: Home, branch: str, folder: Path) -> bytes:
     """The files of the folder as the session sees them, with attributes and times, and the content of some."""
     return home.must("run", "-b", branch, "--", *_listing(folder)).raw

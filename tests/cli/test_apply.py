@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import Spawn, exit_status
 from tests.collecting import collecting
 from tests.homes import Home
-from tests.projects import CHANGE, listed, listed_in
+from tests.projects import CHANGE, beside, listed, listed_in
 from tests.upper.overlays import picture
 from waypoint.client import Client
 
@@ -28,7 +28,7 @@ def test_the_changes_reach_the_machine_and_undo_takes_them_back(home: Home, bran
     assert (done["applied"], done["count"]) == (True, planned["count"])
     assert listed(project).split(b"\n") == listed_in(home, branch, project).split(b"\n")
     assert list(project.parent.glob("waypoint-outside-*")) == [], "it was not among the chosen paths"
-    assert list(Path("/").glob(".waypoint-*")) == []
+    assert beside(home) == []
     assert home.must("apply", branch, "--", str(project)).stderr.startswith("nothing to apply")
 
     assert f"take back the changes of {done['count']} files" in home.must("op", "log", "-n", "3").stdout

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.people import Person
 from tests.homes import Home, open_home
-from tests.projects import CHANGE, listed, listed_in
+from tests.projects import CHANGE, beside, listed, listed_in
 from tests.session.let_in import refused, succeeds
 from tests.session.pauses import Pauses
 from tests.session.transactions import APPLYING
@@ -40,7 +40,7 @@ def test_a_killed_daemon_leaves_the_files_as_before_or_as_after(pauses: Pauses, 
             assert listed(project) == wanted
             home.must("undo", str(home.must("op", "log", "-n", "1", "--json").json()[0]["number"]))
         assert picture(project, with_times=True) == before
-        assert list(Path("/").glob(".waypoint-*")) == []
+        assert beside(home) == []
         home.must("apply", "main", "--", str(project))
         assert listed(project) == wanted
 
@@ -67,7 +67,7 @@ def test_each_of_200_kills_at_random_leaves_the_files_as_before_or_as_after(proj
                     os.kill(daemon, 9)
                 command.wait()
             last = home.must("op", "log", "-n", "1", "--json").json()[0]
-            wait_until(lambda: not list(Path("/").glob(".waypoint-*")), "nothing waits beside the files")
+            wait_until(lambda: not beside(home), "nothing waits beside the files")
             if last["verb"] == "apply":
                 outcomes["after"] += 1
                 assert listed(project) == wanted
