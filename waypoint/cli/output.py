@@ -67,6 +67,11 @@ def print_lines(lines: list[str]) -> None:
     write_all(1, memoryview("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")))
 
 
+def file_names(names: list[str]) -> list[str]:
+    """Names of files as they are printed: on a terminal without control characters."""
+    return [cleaned(name) for name in names] if os.isatty(1) else names
+
+
 def note(text: str) -> None:
     """Print a line on stderr."""
     write_all(2, memoryview(f"{advice(text)}\n".encode(errors="backslashreplace")))

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from waypoint.cli.caller import absolute
-from waypoint.cli.output import print_json, print_lines, wants_colour
+from waypoint.cli.output import file_names, print_json, print_lines, wants_colour
 from waypoint.cli.pager import paged
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
@@ -56,7 +56,7 @@ def as_json(found: Iterable[ChangeFacts]) -> dict[str, object]:
 
 def _lines(found: Sequence[ChangeFacts], form: str) -> list[str]:
     if form == "name_only":
-        return [one.name for one in found if one.kind == "file"]
+        return file_names([one.name for one in found if one.kind == "file"])
     coloured = wants_colour()
     if form == "patch":
         return patch_lines(found, for_terminal=os.isatty(1), coloured=coloured)

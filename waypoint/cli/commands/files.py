@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from waypoint.cli.caller import absolute
-from waypoint.cli.output import print_json, print_lines, write_all
+from waypoint.cli.output import file_names, print_json, print_lines, write_all
 from waypoint.client.files import Files
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
@@ -57,7 +57,7 @@ def list_files(given: Given) -> int:
     elif given.flag("long"):
         print_lines(files_table(found))
     else:
-        print_lines([one.name for one in found])
+        print_lines(file_names([one.name for one in found]))
     return 0
 
 
