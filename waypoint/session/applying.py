@@ -53,6 +53,7 @@ from waypoint.upper.transaction import Changed, Make, Transaction
 from waypoint.upper.views import Entry, Pairs, Views, candidates
 
 _COPIED = "trusted.overlay.origin"  # the attribute of a file that overlayfs has copied from the base
+_TRIES = 10  # to put files back, or to settle a change
 _BETWEEN_PAUSES = 32  # changes that are planned before the thread waits for a frozen session
 
 log = logging.getLogger(__name__)
@@ -347,7 +348,7 @@ def _check_own(resources: Resources, operation: Operation, on: str) -> None:
 
 def _carry_out(resources: Resources, plan: ApplyPlan, make: Make, verb: str, record: Callable[[Record], None]) -> int:
     """Change the machine's files and record that by an operation. Returns its number. If that fails, everything is as
-    before.
+    before, except if the error says that former files could not be put back.
     """
     journal = Journal(journals_of(resources), plan.ident)
     with Transaction(journal, plan, functools.partial(rights.as_caller, resources)) as work:
@@ -359,20 +360,38 @@ def _carry_out(resources: Resources, plan: ApplyPlan, make: Make, verb: str, rec
             reach(FaultPoint.EXCHANGED)
             with resources.names.change(verb) as change:
                 record(change)
-        except BaseException:
-            _try(journal, work.roll_back)
+        except BaseException as error:
+            said = _try(journal, work.roll_back)
+            if said:
+                raise _left_over(verb, plan, work, said) from error
             raise
         reach(FaultPoint.APPLIED)
         _try(journal, work.settle)
     return change.number or 0
 
 
-def _try(journal: Journal, act: Callable[[], None]) -> None:
-    try:
-        act()
-    except OSError as error:
-        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        log.error("the journal %s is finished by the next daemon: %s%s", journal.folder, error.strerror, where)
+def _try(journal: Journal, act: Callable[[], None]) -> str:
+    """Call `act`, several times if it fails, because programs of the machine may change the files at the same moment.
+    Returns why it has failed, or "".
+    """
+    said = ""
+    for _ in range(_TRIES):
+        try:
+            act()
+        except OSError as error:
+            where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+            said = f"{error.strerror or error}{where}"
+        else:
+            return ""
+    log.error("the journal %s is finished by the next daemon: %s", journal.folder, said)
+    return said
+
+
+def _left_over(verb: str, plan: ApplyPlan, work: Transaction, said: str) -> Failed:
+    kept = ", ".join(work.folders)
+    next_step = "correct this, then let a new daemon put them back: waypoint daemon stop; waypoint ps"
+    said = f"it has failed, and former files could not be put back: {said}; they are in {kept}"
+    return Failed(verb, f"the changes of {plan.branch}", said, next_step)
 
 
 def recover(resources: Resources) -> None:

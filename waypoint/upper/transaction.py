@@ -63,6 +63,11 @@ class Transaction:
         self._leave_folder()
         self._held.close()
 
+    @property
+    def folders(self) -> list[str]:
+        """The folders beside that exist."""
+        return [os.path.join(self._plan.places[place], self._beside_name) for place in sorted(self._beside)]
+
     # --- making the change
 
     def stage(self, make: Make) -> None:
