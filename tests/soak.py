@@ -35,7 +35,7 @@ PARTS = {
     "chaos": Part("random kills and many clients at once, with a printed seed", 1),
     "criu": Part("CRIU is killed, hangs, dies or reads a damaged image", 2),
     "disks": Part("full disks, read-only pools, pools that grow and shrink", 6),
-    "faults": Part("a process of Waypoint is killed at each step of each operation", 4, 2),
+    "faults": Part("a process of Waypoint is killed, or its disk fails, at each step of each operation", 7, 2),
     "floods": Part("sessions and clients that send more than they should, fuzzing", 4),
     "load": Part("large files, long chains, many branches, busy sessions, leaks of memory", 5),
     "matrix": Part("the shells, users, kinds of ids and drivers that the gate leaves out", 2, 4),

@@ -34,6 +34,12 @@ def own_home() -> Iterator[Home]:
         yield home
 
 
+@pytest.fixture(scope="module", autouse=True)
+def empty_bytes(own_home: Home) -> int:
+    """The size of the home before it had any session."""
+    return int(own_home.must("du", "--json").json()["home_bytes"])
+
+
 def pack_bytes(home: Home) -> int:
     return sum(pack.stat().st_size for pack in (home.path / "store/packs").iterdir())
 
@@ -122,21 +128,29 @@ def test_damage_is_reported_with_the_names_concerned(own_home: Home) -> None:
     random = inside(home, "main", "head -c 100000 /dev/urandom >/srv/random; sha256sum </srv/random")
     home.must("checkpoint", "sound", "--wait")
     before = {pack.name for pack in (home.path / "store/packs").iterdir()}
-    inside(home, "main", "head -c 100000 /dev/urandom >/srv/more")
+    more = inside(home, "main", "head -c 100000 /dev/urandom >/srv/more; sha256sum </srv/more")
+    words = bytes.fromhex(inside(home, "main", "head -c 64 /srv/more | od -An -v -tx1"))
     home.must("checkpoint", "damaged", "--wait")
     home.must("stop", "main")
     newest = max((home.path / "store/packs").iterdir(), key=lambda pack: pack.stat().st_mtime_ns)
-    newest.rename(home.path / "aside")
-    refused = home.cli("evict", "damaged")  # the store does not have all of it, so its last copy stays
-    assert refused.code == 10, refused
-    (home.path / "aside").rename(newest)
-    home.must("evict", "--all")
-    (pack,) = sorted(
-        (one for one in (home.path / "store/packs").iterdir() if one.name not in before),
-        key=lambda one: -one.stat().st_size,
-    )[:1]
+    newest.unlink()
+    home.must("evict", "damaged")  # the store does not have all of it, so it is stored again first
+    home.must("restore", "damaged", "--new", "again")
+    assert inside(home, "again", "sha256sum </srv/more") == more
+    home.must("stop", "again", "--discard")
+    wait_until(lambda: home.must("show", "main", "--json").json()["durable"], "both are in the store")
+    for pack in (home.path / "store/packs").iterdir():
+        if pack.name not in before:
+            pack.write_bytes(pack.read_bytes()[:-1])
+    found = home.cli("verify", "--read-data", "--json")
+    assert (found.code, {"damaged", "main"} <= {*found.json()["stored_again"]}) == (10, True), found
+    home.must("evict", "--all")  # which waits until they are stored again
+    home.must("gc")  # which removes the old packs
+    assert home.must("verify", "--read-data").stdout.startswith("no damage")
+    assert home.must("show", "damaged", "--json").json()["durable"]
+    (pack,) = (one for one in (home.path / "store/packs").iterdir() if words in one.read_bytes())
     content = bytearray(pack.read_bytes())
-    content[content.index(b"WPpack") + 30_000] ^= 1
+    content[content.index(words)] ^= 1
     pack.write_bytes(content)
     assert home.must("verify").stdout.startswith("no damage")
     done = home.cli("verify", "--read-data", "--json")
@@ -197,3 +211,16 @@ def test_what_is_in_use_is_not_evicted_and_what_cannot_be_told_is_refused(own_ho
     home.must("restore", "live-cp", "-b", "live")
     assert inside(home, "live", "ls /srv/on 2>/dev/null || echo gone") == "gone\n"
     home.must("stop", "live")
+
+
+def test_a_home_without_names_is_small_again(own_home: Home, empty_bytes: int) -> None:
+    """The last test of this file: the home has had all sessions above."""
+    home = own_home
+    home.must("stop", "--all")
+    names = {name for one in home.must("log", "--all", "--json").json() for name in one["names"]}
+    home.must("rm", *names)
+    assert home.must("du", "--json").json()["stored_bytes"] > 1 << 20
+    freed = home.must("gc", "--keep-operations", "0s", "--json").json()
+    assert freed["home_bytes"] - empty_bytes < 32 << 20, freed
+    found = home.must("du", "--json").json()
+    assert (found["stored_bytes"] < 1 << 20, found["hot_bytes"] < 1 << 20) == (True, True), found

@@ -197,6 +197,7 @@ def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
         due_for_removal={},
         keep_policy=removal.NO_POLICY,
         hot_budget_bytes=1 << 30,
+        storing=SimpleNamespace(later=lambda: None),
     )
 
 

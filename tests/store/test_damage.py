@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tests.store.stores import add_image, examples, put_folder, take_out
 from tests.upper.pictures import picture
 from waypoint.linux.storage.deep import remove_path
+from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError
 from waypoint.store import config, locking
 from waypoint.store.encryption import Secret
 from waypoint.store.objects import Kind
-from waypoint.store.scan import ScanOptions
+from waypoint.store.scan import ScanOptions, store_folder
 from waypoint.store.store import Store, make_store
 from waypoint.store.upkeep import gc, verify
 
@@ -94,6 +95,44 @@ def test_the_images_concerned_are_named_and_can_be_stored_again(store: Store, tm
     assert put_folder(store, tmp_path / "common") == roots[0]
     assert verify(store, read_data=True) == []
     assert (take_out(store, roots[0], tmp_path / "again") / "file").read_bytes() != b""
+
+
+def test_a_folder_is_stored_again_where_the_store_is_damaged(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("damaged", "sound"):
+        (tmp_path / "folder" / name).write_bytes(os.urandom(50_000))
+    root = put_folder(store, tmp_path / "folder")
+    image = add_image(store, root)
+    with store.reading() as reader:
+        contents = [reader.get(Kind.ROOT, root), (tmp_path / "folder/damaged").read_bytes()]
+    for content in contents:
+        damage(store, content)
+    with store.writing() as writer, open_folder(tmp_path / "folder") as fd:
+        writer.rereads = True
+        assert store_folder(writer, fd) == root
+        writer.commit()
+        assert 50_000 < writer.new_bytes < 60_000, "only what was damaged"
+    assert picture(take_out(store, root, tmp_path / "copy")) == picture(tmp_path / "folder")
+    assert [one.images for one in verify(store, read_data=True)] == [[]], "the old pack"
+    assert verify(store, read_data=True) == []
+    assert gc(store, [image]).images == 0
+
+
+def test_a_torn_pack_is_removed_when_no_image_needs_it(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_bytes(os.urandom(5000))
+    image = add_image(store, put_folder(store, tmp_path / "folder"))
+    (name,) = store.pack_names()
+    shutil.copy(store.pack(name), store.pack("torn"))
+    os.truncate(store.pack("torn"), 3000)
+    assert verify(store, read_data=True) != []
+    gc(store, [image])
+    assert store.pack_names() == [name]
+    assert verify(store, read_data=True) == []
+    os.truncate(store.pack(name), 3000)
+    with pytest.raises(StoreDamaged):
+        gc(store, [image])
+    assert store.pack_names() == [name]
 
 
 def test_a_gc_refuses_while_nobody_knows_what_an_image_needs(store: Store, tmp_path: Path) -> None:

@@ -222,8 +222,10 @@ class Captures:
         return self.images.evict(capture, is_held)
 
     def by_use(self) -> list[Capture]:
-        """The captures that are in the store, the least recently used first: taken, restored or otherwise read."""
-        stored = self._names.captures_of(list(self._names.images()), may_lack=True).values()
+        """The durable captures, the least recently used first: taken, restored or otherwise read."""
+        standings = self._names.standings(list(self._names.images()))
+        durable = [capture for capture, standing in standings.items() if standing.durable]
+        stored = self._names.captures_of(durable, may_lack=True).values()
         return sorted(stored, key=lambda capture: max(capture.created, self._area.hot.used_at(capture.id)))
 
     def exceed(self, budget: int) -> bool:

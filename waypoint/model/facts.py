@@ -526,11 +526,15 @@ class DamageFacts(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyFacts:
-    """The answer to a `verify`. `images`: the number of images of captures. `damage`: empty if all is well."""
+    """The answer to a `verify`. `images`: the number of images of captures. `damage`: empty if all is well.
+    `stored_again`: names of captures with a damaged image that are stored again now, since they are also on disk
+    outside of the store.
+    """
 
     read_data: bool
     images: int
     damage: list[DamageFacts]
+    stored_again: list[str] = field(default_factory=list)
 
 
 class EvictedFacts(TypedDict):

@@ -356,9 +356,9 @@ class ChangeCount(msgspec.Struct, frozen=True, kw_only=True):
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a capture that change after its record was written; the record itself never changes.
 
-    `image`: its id in the store; None until it is there. `durable`: whether it survives a power loss. `removed`:
-    whether its content was removed; the record stays as long as a kept capture descends from it. `proof`: the latest.
-    `changes`: None until they are counted.
+    `image`: its id in the store; None until it is there. `durable`: whether it survives a power loss; an image that is
+    not durable was found to be damaged. `removed`: whether its content was removed; the record stays as long as a kept
+    capture descends from it. `proof`: the latest. `changes`: None until they are counted.
     """
 
     image: str | None = None

@@ -228,7 +228,7 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
     layers = [(f"  {kind}", layer(found)) for kind, found in capture.layers.items() if found is not None]
     return [
         ("capture", capture.capture),
-        ("image", capture.image or ""),
+        ("image", (capture.image or "") + (", damaged" if capture.image and not capture.durable else "")),
         ("names", ", ".join(capture.names)),
         ("branch", capture.branch),
         ("parents", ", ".join(capture.parents)),

@@ -216,20 +216,21 @@ class Home:
         if self.relief is not None:
             self.relief.begin(self)
 
-    async def _keep_to_budget(self) -> None:
-        """Evict captures, if those outside of the store take too much space."""
+    async def _keep_to_budget(self) -> bool:
+        """Evict captures, if those outside of the store take too much space. Returns whether none can be evicted."""
         try:
-            is_due = await asyncio.to_thread(self._can_evict)
+            exceeds, can_evict = await asyncio.to_thread(self._measure_copies)
         except (WaypointError, OSError) as error:
             log.error("the space of captures cannot be measured: %s", error)
-        else:
-            if is_due:
-                self.relieve_later()
+            return False
+        if can_evict:
+            self.relieve_later()
+        return exceeds and not can_evict
 
-    def _can_evict(self) -> bool:
-        return self.captures.exceed(self.hot_budget_bytes) and any(
-            map(self.captures.images.is_hot, self.captures.by_use())
-        )
+    def _measure_copies(self) -> tuple[bool, bool]:
+        """Whether the copies of captures exceed the budget, and whether some can then be evicted."""
+        exceeds, is_hot = self.captures.exceed(self.hot_budget_bytes), self.captures.images.is_hot
+        return exceeds, exceeds and any(map(is_hot, self.captures.by_use()))
 
     async def _relieve_whole(self) -> bool:
         return self.relief is not None and await self.relief.whole(self)

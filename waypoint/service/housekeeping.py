@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 from waypoint.branch import removal
 from waypoint.branch.removal import NO_POLICY, Policy
 from waypoint.capture.steps import Step, reach
-from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError
+from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError, one_line
 from waypoint.model.facts import GcFacts, KeptFacts, RemovedFacts, StrangerFacts
 from waypoint.model.records import Capture, ProcessesLayer
 from waypoint.model.requests import GcRequest
@@ -203,12 +203,16 @@ class _Work:
         for capture in filter(home.captures.images.is_hot, home.captures.by_use()):
             if self.is_cancelled or not (home.pool.outlook().is_short or home.captures.exceed(self._budget)):
                 break
-            with contextlib.suppress(StoreDamaged):  # then the copy is needed
+            try:
                 if home.captures.evict(capture):
                     self._evicted.append(capture.id)
                     home.pool.settle()
+            except StoreDamaged as error:
+                log.warning("%s; it is stored again", one_line(str(error)))
+                home.storing.note({capture.id: False})
         if self._evicted:
-            log.info("%d captures were evicted", len(self._evicted))
+            log.info("evicted captures: %d", len(self._evicted))
+            home.storing.later()  # if that was not enough, captures without a name are stored, to be evicted next
 
     def _collect_images(self) -> None:
         home = self._home

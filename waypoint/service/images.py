@@ -1,10 +1,11 @@
 """Requests about the store of images: looking for damage, and removing the copies outside of it."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 from waypoint.capture.storing.orders import Damage
-from waypoint.model.errors import StateConflict, WaypointError
+from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError, one_line
 from waypoint.model.facts import DamageFacts, EvictedFacts, EvictFacts, VerifyFacts
 from waypoint.model.records import Capture
 from waypoint.model.requests import EvictRequest, UnlockRequest, VerifyRequest
@@ -14,9 +15,11 @@ from waypoint.session.birth import rights
 
 _STORE = "the store of images"
 
+log = logging.getLogger(__name__)
+
 
 async def verify(home: Home, request: VerifyRequest) -> VerifyFacts:
-    """Look for damage in the store."""
+    """Look for damage in the store. Captures whose images are damaged are stored again, where that is possible."""
     rights.check_unrestricted(home.sessions.resources, "verify", _STORE, "it has the captures of all users")
     return await asyncio.to_thread(_verify, home, request.read_data)
 
@@ -25,17 +28,26 @@ def _verify(home: Home, read_data: bool) -> VerifyFacts:  # noqa: FBT001
     images, captures = home.captures.images, dict[str, list[str]]()
     found = images.verify(read_data=read_data) if images.store.exists() else []
     with home.storing.lock:  # no gc removes an image meanwhile
-        for capture_id, image in home.names.images().items():
+        stored = home.names.images()
+        for capture_id, image in stored.items():
             captures.setdefault(image, []).append(capture_id)
         missing = [image for image in captures if not (images.store / "images" / image).exists()]
-    found += [Damage(f"image {image[:12]}: its manifest is missing", [image]) for image in missing]
+        found += [Damage(f"image {image[:12]}: its manifest is missing", [image]) for image in missing]
+        bad = {image for one in found for image in one.images}
+        home.storing.note({capture_id: image not in bad for capture_id, image in stored.items()})
+    again = home.names.captures_of([one for one, image in stored.items() if image in bad], may_lack=True).values()
     damage = [
         DamageFacts(
             said=one.said, names=[name for image in one.images for name in _names(home, captures.get(image, []))]
         )
         for one in found
     ]
-    return VerifyFacts(read_data=read_data, images=len(captures), damage=damage)
+    return VerifyFacts(
+        read_data=read_data,
+        images=len(captures),
+        damage=damage,
+        stored_again=[name for one in again if images.is_hot(one) for name in home.names.names_of(one.id)],
+    )
 
 
 def _names(home: Home, captures: list[str]) -> Iterator[str]:
@@ -82,12 +94,19 @@ async def evict(home: Home, request: EvictRequest) -> EvictFacts:
 
 
 async def _evict_one(home: Home, name: str, capture: Capture) -> bool:
-    """Returns False if there is no copy outside of the store."""
+    """Returns False if there is no copy outside of the store. If its image is damaged, the capture is stored again."""
     images = home.captures.images
     if not images.is_hot(capture):
         return False
     await home.storing.wait(capture)
-    if await asyncio.to_thread(home.captures.evict, capture):
+    try:
+        is_evicted = await asyncio.to_thread(home.captures.evict, capture)
+    except StoreDamaged as error:
+        log.warning("%s; it is stored again", one_line(str(error)))
+        await asyncio.to_thread(home.storing.note, {capture.id: False})
+        await home.storing.wait(capture)
+        is_evicted = await asyncio.to_thread(home.captures.evict, capture)
+    if is_evicted:
         return True
     if images.is_hot(capture):
         next_step = "try again when no session is being started from it"

@@ -1,7 +1,7 @@
 """Storing captures as images: in the background, some seconds after an operation, or at once for `--wait`.
 
-Captures that a name stands for are stored, the oldest first. Those that only an undo needs are not, until they get a
-name: an agent that often goes back makes many of them.
+Captures that a name stands for are stored, the oldest first. Those that only an undo needs are stored when captures
+take too much space outside of the store, so that they can be evicted: an agent that often goes back makes many of them.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import msgspec
 
@@ -18,6 +18,7 @@ from waypoint.model.activity import Progress
 from waypoint.model.errors import Failed, StateConflict, WaypointError
 from waypoint.model.records import Capture
 from waypoint.records.names import Names
+from waypoint.service.background.bugs import as_problem
 from waypoint.service.background.jobs import Job, Jobs
 
 KIND = "ingest"
@@ -33,8 +34,10 @@ log = logging.getLogger(__name__)
 class Storing:
     """Stores the captures of a home. `lock`: held while images are stored, or removed."""
 
-    def __init__(self, names: Names, captures: Captures, jobs: Jobs, on_stored: Callable[[], Awaitable[None]]) -> None:
-        """`on_stored`: awaited at the end of each job, when there is nothing left to be stored."""
+    def __init__(self, names: Names, captures: Captures, jobs: Jobs, on_stored: Callable[[], Awaitable[bool]]) -> None:
+        """`on_stored`: awaited when there is nothing left to be stored. Returns whether captures without a name are to
+        be stored, too.
+        """
         self._names = names
         self._captures = captures
         self._jobs = jobs
@@ -60,6 +63,17 @@ class Storing:
         self._waiting.setdefault(capture.id, []).append(future)
         self._begin()
         await future
+
+    def note(self, is_whole: Mapping[str, bool]) -> None:
+        """Record of captures that are in the store whether their images are whole. Those with a damaged image are
+        stored again, if they are on disk. Thread-safe.
+        """
+        with self._names.change(KIND) as change:
+            for capture_id, whole in is_whole.items():
+                standing = change.standing(capture_id)
+                if standing.image is not None and standing.durable != whole:
+                    change.set_standing(capture_id, msgspec.structs.replace(standing, durable=whole))
+        self.later()
 
     def progress(self) -> Progress | None:
         """The progress of the job that stores captures; None if none runs. `bytes`: of the present capture."""
@@ -99,40 +113,54 @@ class Storing:
                 self._loop.call_later(_BEGIN_AGAIN_S, self._begin)
 
     async def _work(self, job: Job) -> dict[str, int]:
-        """The job: store captures until none is left. Returns how many, and how many bytes the store has grown by."""
+        """The job: store captures until none is left. Returns how many, and how many bytes the store has grown by. If
+        some could not be stored, raises the first of their errors at the end.
+        """
         count = new_bytes = 0
+        failed: list[WaypointError] = []
+        everything = False
         try:
             while not self._is_closed:
                 awaited = next(iter(self._waiting), None)
-                capture = await asyncio.to_thread(self._find, awaited)
+                capture = await asyncio.to_thread(self._find, awaited, everything=everything)
                 if capture is not None:
-                    new_bytes += await self._store_one(capture, job)
-                    count += 1
-                    job.report(items=count)
+                    try:
+                        new_bytes += await self._store_one(capture, job)
+                        count += 1
+                        job.report(items=count)
+                    except WaypointError as error:
+                        failed.append(error)
                 elif awaited is not None:
                     self._answer(awaited, _not_stored(awaited, "it has been removed"))
                 elif not self._waiting:
-                    break
+                    needs_more = await self._on_stored()
+                    if everything or not needs_more:
+                        break
+                    everything = True
         finally:
             for capture_id in list(self._waiting):
                 self._answer(capture_id, _not_stored(capture_id, "the job that stores it has ended"))
-        await self._on_stored()
+        if failed and not self._is_closed:
+            raise failed[0]
         return {"captures": count, "new_bytes": new_bytes}
 
     async def _store_one(self, capture: Capture, job: Job) -> int:
-        """Store a capture in a thread, and answer the requests that wait for it. Returns the bytes that were added."""
+        """Store a capture in a thread, and answer the requests that wait for it. Returns the bytes that were added.
+        Raises WaypointError for any failure, also a bug.
+        """
         thread = asyncio.ensure_future(asyncio.to_thread(self._store, capture, job))
         try:
             new_bytes = await asyncio.shield(thread)
-        except WaypointError as error:
-            self._failed_at[capture.id] = time.monotonic()
-            if not self._is_closed:
-                log.warning("capture %s is not stored: %s", capture.id[:12], str(error).replace("\n", ";"))
-            self._answer(capture.id, error)
-            return 0
         except asyncio.CancelledError:
             await asyncio.wait([thread])
             raise
+        except Exception as error:
+            problem = as_problem(error, f"capture {capture.id[:12]}")
+            self._failed_at[capture.id] = time.monotonic()
+            if not self._is_closed:
+                log.warning("capture %s is not stored: %s", capture.id[:12], str(problem).replace("\n", ";"))
+            self._answer(capture.id, problem)
+            raise problem from None
         self._answer(capture.id, None)
         return new_bytes
 
@@ -145,21 +173,27 @@ class Storing:
             else:
                 future.set_exception(error)
 
-    def _find(self, awaited: str | None) -> Capture | None:
+    def _find(self, awaited: str | None, *, everything: bool) -> Capture | None:
         """The capture to be stored next: the awaited one, or the oldest that is due."""
-        wanted = awaited if awaited is not None else next(self._due(), None)
+        wanted = awaited if awaited is not None else next(self._due(everything=everything), None)
         return self._names.captures_of([wanted], may_lack=True).get(wanted) if wanted is not None else None
 
-    def _due(self) -> Iterator[str]:
-        """The ids of the captures that are to be stored, the oldest first."""
+    def _due(self, *, everything: bool) -> Iterator[str]:
+        """The ids of the captures that are to be stored, the oldest first. `everything`: also those without a name."""
         if self._captures.images.keys.why_locked():
             return
-        wanted = {ref.capture for refs in self._names.iter_refs() for ref in refs.values() if ref.capture}
-        wanted -= self._names.images().keys() | self._names.removed()
+        if everything:
+            wanted = {link.id for links in self._names.iter_links() for link in links}
+        else:
+            wanted = {ref.capture for refs in self._names.iter_refs() for ref in refs.values() if ref.capture}
         since = time.monotonic() - AGAIN_S
-        wanted -= {one for one, at in self._failed_at.items() if at > since}
+        wanted -= self._names.removed() | {one for one, at in self._failed_at.items() if at > since}
+        standings = self._names.standings(list(wanted))
+        wanted = {one for one, standing in standings.items() if not standing.durable}
         found = self._names.captures_of(list(wanted), may_lack=True).values()
-        yield from (capture.id for capture in sorted(found, key=lambda capture: capture.created))
+        for capture in sorted(found, key=lambda capture: capture.created):
+            if standings[capture.id].image is None or self._captures.images.is_hot(capture):
+                yield capture.id
 
     def _store(self, capture: Capture, job: Job) -> int:
         """Store one capture, and record that. Returns by how many bytes the store has grown."""

@@ -306,13 +306,14 @@ class Writer(Reader):
     """Adds objects and images, and reads what it has added. `Store.writing` makes it.
 
     `passed`, `new_bytes`: bytes of content given to `put`, and bytes that were added to packs. `on_progress`: called
-    with `passed` now and then.
+    with `passed` now and then. `rereads`: `put` reads objects that the store has, and adds damaged ones again.
     """
 
     def __init__(self, store: Store, index: Index) -> None:
         super().__init__(store, index)
         self.passed = self.new_bytes = 0
         self.on_progress: Callable[[int], None] | None = None
+        self.rereads = False
         self._pack: PackWriter | None = None
         self._in_pack: dict[bytes, Location] = {}
 
@@ -327,7 +328,7 @@ class Writer(Reader):
         self._count(len(content))
         digest = digest_of(kind, content)
         address = address_of(digest, self._key)
-        if address in self._in_pack or self.index.has(address):
+        if address in self._in_pack or self._is_stored(address):
             return digest
         base = self._base(kind, near) if near is not None and len(content) >= _MIN_DELTA else None
         encoded = encode(content) if base is None else encode_near(content, base[1])
@@ -404,6 +405,17 @@ class Writer(Reader):
         reached(Step.INDEXED if replacing is None else Step.REPLACED)
         self._in_pack.clear()
         return name
+
+    def _is_stored(self, address: bytes) -> bool:
+        if not self.index.has(address):
+            return False
+        if self.rereads:
+            try:
+                self.check(address)
+            except StoreDamaged:
+                self.index.forget_objects([address])
+                return False
+        return True
 
     def _count(self, size: int) -> None:
         before, self.passed = self.passed, self.passed + size

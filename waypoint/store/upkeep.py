@@ -113,8 +113,9 @@ class _Pack(NamedTuple):
 def gc(store: Store, keep: Collection[str]) -> Freed:
     """Remove all images but `keep`, and the objects that only they need. Waits for a running writer.
 
-    Takes at most the space of one more pack meanwhile. Raises StoreDamaged if a tree of an image to keep cannot be
-    read: then nothing is removed, since nobody knows what the image needs.
+    Also removes packs whose directory cannot be read, if no image to keep lacks an object. Takes at most the space of
+    one more pack meanwhile. Raises StoreDamaged if a tree of an image to keep cannot be read: then nothing is removed,
+    since nobody knows what the image needs.
     """
     with store.writing() as writer:
         gone = set(store.image_ids()) - set(keep)
@@ -126,6 +127,9 @@ def gc(store: Store, keep: Collection[str]) -> Freed:
         before = sum(writer.index.packs().values())
         for group in _groups(sorted(_sparse(writer, needed), key=lambda pack: len(pack.needed))):
             _rewrite(writer, group)
+        if all(map(writer.index.has, needed)):
+            for name in set(store.pack_names()) - writer.index.packs().keys():
+                os.unlink(store.pack(name))
         writer.index.shrink()
         return Freed(max(0, before - sum(writer.index.packs().values())), len(gone))
 

@@ -66,14 +66,20 @@ class Images:
         return os.path.isdir(self._area.pool.path(capture.tree))
 
     def ingest(self, capture: Capture, on_progress: Callable[[int, int | None], None]) -> Ingested:
-        """Store a capture that is held. The image is durable on return. `on_progress`: as for `Captures.ingest`."""
+        """Store a capture that is held. The image is durable on return. `on_progress`: as for `Captures.ingest`.
+
+        If it has an image, which is damaged, everything is read, and damaged objects are replaced.
+        """
+        again = self._names.standing(capture.id).image is not None
         earlier, image = self._nearest_stored(capture)
+        if again or (earlier is not None and not self._names.standing(earlier.id).durable):
+            earlier = None  # its unchanged files would not be looked at
         expected = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
         if earlier is None:  # else only changed files are read, if possible
             expected += self._area.pool.usage(capture.tree)
         on_progress(0, expected)
         parents = [image] if image else []
-        order = _ingest_order(self.store, self._area, capture, parents, earlier)
+        order = _ingest_order(self.store, self._area, capture, parents, earlier, again=again)
         return self.workers.run(order, Ingested, lambda done: on_progress(done, expected if done <= expected else None))
 
     def make_hot(self, capture: Capture) -> None:
@@ -85,15 +91,15 @@ class Images:
                     self._recall(capture, image)
 
     def evict(self, capture: Capture, is_held: Callable[[], bool]) -> bool:
-        """Remove a capture outside of the store. Returns False if it is not hot or not in the store, or `is_held`.
+        """Remove a capture outside of the store. Returns False if it is not hot or not durable, or `is_held`.
 
         Raises StoreDamaged if the store lacks objects of its image.
         """
         with self._only_one(capture.id):
-            image = self._names.standing(capture.id).image
-            if image is None or is_held() or not self.is_hot(capture):
+            standing = self._names.standing(capture.id)
+            if standing.image is None or not standing.durable or is_held() or not self.is_hot(capture):
                 return False
-            problems = self.workers.run(Check(store=str(self.store), image=image), list[str])
+            problems = self.workers.run(Check(store=str(self.store), image=standing.image), list[str])
             if problems:
                 said = f"the store cannot restore it: {problems[0]}"
                 next_step = "'waypoint verify --read-data' lists all damage"
@@ -183,7 +189,9 @@ def _digest(roots: dict[str, str]) -> str:
     return hashlib.sha256("".join(f"{name} {roots[name]}\n" for name in sorted(roots)).encode()).hexdigest()
 
 
-def _ingest_order(store: Path, area: Area, capture: Capture, parents: Sequence[str], earlier: Capture | None) -> Ingest:
+def _ingest_order(
+    store: Path, area: Area, capture: Capture, parents: Sequence[str], earlier: Capture | None, *, again: bool
+) -> Ingest:
     """`earlier`: the capture before it, which is in the store as the first of `parents`."""
     return Ingest(
         store=str(store),
@@ -202,6 +210,7 @@ def _ingest_order(store: Path, area: Area, capture: Capture, parents: Sequence[s
         ),
         earlier=parents[0] if earlier is not None else "",
         earlier_tree=area.pool.path(earlier.tree) if earlier is not None else "",
+        again=again,
     )
 
 

@@ -20,7 +20,7 @@ class StoredPart(msgspec.Struct, frozen=True, kw_only=True):
 class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="ingest"):
     """Store the parts of a capture as an image. `layers`: by kind, the facts for the manifest. `earlier`: the id of the
     image of the capture before it, if there is one, and `earlier_tree` the path of this capture's files, if they are on
-    disk. Answer: Ingested.
+    disk. `again`: the image in the store is damaged; read everything, and replace what is damaged. Answer: Ingested.
     """
 
     store: str
@@ -31,6 +31,7 @@ class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="ingest"):
     facts: dict[str, Any]
     earlier: str = ""
     earlier_tree: str = ""
+    again: bool = False
 
 
 class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):

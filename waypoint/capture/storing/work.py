@@ -87,7 +87,7 @@ def _opened(path: str, key: bytes) -> Store:
 def _ingest(store: Store, order: Ingest, on_progress: OnProgress) -> Ingested:
     begin = time.monotonic()
     with store.writing() as writer:
-        writer.on_progress = on_progress
+        writer.on_progress, writer.rereads = on_progress, order.again
         scan = _CaptureScan(writer, order)
         layers = {kind: ImageLayer(facts=facts, roots=scan.roots(kind)) for kind, facts in order.layers.items()}
         image = writer.add_image(manifest.new(order.parents, layers, order.platform, order.facts))

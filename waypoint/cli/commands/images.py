@@ -1,6 +1,6 @@
 """`waypoint verify` and `waypoint evict`: the store of images."""
 
-from waypoint.cli.output import print_json, print_lines, warn
+from waypoint.cli.output import note, print_json, print_lines, warn
 from waypoint.client.sdk import Client
 from waypoint.model.errors import StoreDamaged, UsageProblem
 from waypoint.model.rendering import short, size
@@ -16,6 +16,8 @@ def verify(given: Given) -> int:
         concerned = sorted({name for one in found.damage for name in one["names"]})
         print_lines([f"damaged: {', '.join(concerned) or 'no capture that is still needed'}"])
         warn("damage", [one["said"] for one in found.damage])
+        if found.stored_again:
+            note(f"stored again, from copies outside of the store: {', '.join(found.stored_again)}")
     else:
         images = "1 image" if found.images == 1 else f"{found.images} images"
         print_lines([f"no damage, {images}{', every byte was read' if found.read_data else ''}"])

@@ -516,8 +516,8 @@ _VERIFY = Verb(
 
     Checkpoints and the latest captures of branches are stored, in the background, in a store that survives a power
     loss. This command tests whether each of them can be restored from there. Damage is printed with the names
-    concerned; the exit status is 10 then. Parts that cannot be read are stored again by the next checkpoint that has
-    them.""",
+    concerned; the exit status is 10 then. Captures that are also on disk outside of the store are stored again, in the
+    background; else the next checkpoint that has the damaged parts stores these again.""",
     "Example: waypoint verify --read-data",
 )
 
