@@ -168,7 +168,6 @@ def open_home(
 
 def _end(home: Home) -> None:
     if home.path.exists():
-        home.must("stop", "--all", "--discard")
         home.must("setup", "--remove", "--yes")
     left = [str(path) for path in (home.path, home.runtime) if path.exists()]
     left += [str(path) for path in home.root.rglob("*") if not path.is_dir()]

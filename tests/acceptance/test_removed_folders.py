@@ -56,8 +56,14 @@ def listing(session: Session, host_folder: Path) -> str:
     return in_process(session, f"find {host_folder} | sort")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *((kind, "fork") for kind in KINDS),
+        (KINDS[0], "restore"),
+        *(pytest.param(kind, "restore", marks=pytest.mark.soak(part="matrix")) for kind in KINDS[1:]),
+    ],
+)
 def test_a_shell_and_a_job_continue_in_a_removed_folder(home: Home, host_folder: Path, kind: str, way: Way) -> None:
     folder, make = make_folder(host_folder, kind)
     with started(home, "root") as session:

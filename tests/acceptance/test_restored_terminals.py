@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.acceptance.people import Person
-from tests.acceptance.restoring import MOODS, WAYS, Mood, Way, in_process, new_name, restore_as, started
+from tests.acceptance.restoring import WAYS, Mood, Way, in_process, new_name, restore_as, started
 from tests.acceptance.screen import Screen
 from tests.acceptance.seat import Seat
 from tests.homes import Home
@@ -186,8 +186,15 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize(
+    ("mood", "way"),
+    [
+        ("busy", "fork"),
+        ("quiet", "restore"),
+        pytest.param("quiet", "fork", marks=pytest.mark.soak(part="matrix")),
+        pytest.param("busy", "restore", marks=pytest.mark.soak(part="matrix")),
+    ],
+)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.requires("node") if name == "node" else ()) for name in PROGRAMS]
 )

@@ -19,9 +19,9 @@ from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sweeping import sweep
 from waypoint.linux.tasks import pauses
 from waypoint.model.errors import Failed, HostLacks
-from waypoint.model.facts import StrangerFacts
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture
+from waypoint.model.session_facts import StrangerFacts
 from waypoint.processes.criu.rpc import CriuProgram
 from waypoint.processes.criu.worker import Spawn
 from waypoint.records.names import Names

@@ -10,10 +10,9 @@ from tests.homes import Home
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 
-@pytest.fixture
-def made(home: Home, branch: str) -> Iterator[list[str]]:
-    """The capture ids of three checkpoints: `<branch>-one`, `<branch>-two`, and `<branch>-three` on the branch
-    `<branch>-f`, a fork of the first.
+def make(home: Home, branch: str) -> list[str]:
+    """Make three checkpoints: `<branch>-one`, `<branch>-two`, and `<branch>-three` on the branch `<branch>-f`, a fork
+    of the first. Returns the capture ids.
     """
     ids = []
     for name, of in (("one", branch), ("two", branch), ("three", f"{branch}-f")):
@@ -22,8 +21,21 @@ def made(home: Home, branch: str) -> Iterator[list[str]]:
         words = ["checkpoint", f"{branch}-{name}", "-b", of, "-m", f"message {name}", "--json"]
         ids.append(home.must(*words).json()["capture"])
         home.must("show", ids[-1])  # waits until its changes are counted
-    yield ids
+    return ids
+
+
+@pytest.fixture
+def made(home: Home, branch: str) -> Iterator[list[str]]:
+    """The capture ids of the three checkpoints of `branch`."""
+    yield make(home, branch)
     home.cli("stop", f"{branch}-f", "--discard")  # fails if the test has ended the fork
+
+
+@pytest.fixture(scope="module")
+def unchanged(home: Home) -> tuple[str, list[str]]:
+    """A branch and the capture ids of its three checkpoints, for tests that change nothing."""
+    home.must("shell", "unchanged", "-d")
+    return "unchanged", make(home, "unchanged")
 
 
 def value_of(home: Home, branch: str, word: str) -> str:
@@ -42,7 +54,8 @@ def names_of(home: Home, capture: str) -> list[str]:
 # --- log
 
 
-def test_the_log_lists_the_captures_of_a_branch_newest_first(home: Home, branch: str, made: list[str]) -> None:
+def test_the_log_lists_the_captures_of_a_branch_newest_first(home: Home, unchanged: tuple[str, list[str]]) -> None:
+    branch, made = unchanged
     one, two, _ = made
     lines = home.must("log", branch).stdout.splitlines()
     assert len(lines) == 2
@@ -68,7 +81,8 @@ def test_the_changes_of_a_capture_are_counted_once_and_listed(home: Home, branch
     assert home.must("show", f"{branch}-b", "--json").json()["changes"] == counted
 
 
-def test_the_log_uses_the_given_or_default_branch(home: Home, branch: str, made: list[str]) -> None:
+def test_the_log_uses_the_given_or_default_branch(home: Home, unchanged: tuple[str, list[str]]) -> None:
+    branch, made = unchanged
     expected = home.must("log", branch, "--json").json()
     assert home.must("log", "-b", branch, "--json").json() == expected
     assert home.must("log", "--json", env={"WAYPOINT_BRANCH": branch}).json() == expected
@@ -78,7 +92,8 @@ def test_the_log_uses_the_given_or_default_branch(home: Home, branch: str, made:
     assert len(home.must("log", branch, "-n", "1").stdout.splitlines()) == 1
 
 
-def test_the_graph_shows_where_a_fork_began(home: Home, branch: str, made: list[str]) -> None:
+def test_the_graph_shows_where_a_fork_began(home: Home, unchanged: tuple[str, list[str]]) -> None:
+    _, made = unchanged
     lines = home.must("log", "--graph", "--all").stdout.splitlines()
     start = next(number for number, line in enumerate(lines) if made[2][:12] in line)
     drawn = [re.split(r" ?[0-9a-f]{12}", line)[0] for line in lines[start : start + 4]]
@@ -87,7 +102,8 @@ def test_the_graph_shows_where_a_fork_began(home: Home, branch: str, made: list[
     assert [made[number][:12] in lines[start + at] for number, at in ((2, 0), (1, 1), (0, 3))] == [True] * 3
 
 
-def test_the_graph_of_a_single_branch_is_a_line(home: Home, branch: str, made: list[str]) -> None:
+def test_the_graph_of_a_single_branch_is_a_line(home: Home, unchanged: tuple[str, list[str]]) -> None:
+    branch, made = unchanged
     lines = home.must("log", branch, "--graph").stdout.splitlines()
     assert [line[:14] for line in lines] == [f"* {made[1][:12]}", f"* {made[0][:12]}"]
 
@@ -113,7 +129,8 @@ def test_the_log_of_an_unknown_name_exits_with_2(home: Home, args: list[str]) ->
 # --- show
 
 
-def test_show_json_has_all_facts(home: Home, branch: str, made: list[str]) -> None:
+def test_show_json_has_all_facts(home: Home, unchanged: tuple[str, list[str]]) -> None:
+    branch, made = unchanged
     found = home.must("show", f"{branch}-two", "--json").json()
     assert {"capture", "image", "names", "parents", "tier", "layers", "base", "created"} <= set(found)
     assert (found["capture"], found["parents"]) == (made[1], [made[0]])
@@ -123,7 +140,8 @@ def test_show_json_has_all_facts(home: Home, branch: str, made: list[str]) -> No
     assert "PATH" in found["environment"]
 
 
-def test_show_prints_facts_for_people(home: Home, branch: str, made: list[str]) -> None:
+def test_show_prints_facts_for_people(home: Home, unchanged: tuple[str, list[str]]) -> None:
+    branch, made = unchanged
     facts = dict(re.findall(r"^ *(\w+) +(.*)$", home.must("show", made[1][:8]).stdout, re.MULTILINE))
     assert (facts["capture"], facts["parents"]) == (made[1], made[0])
     assert facts["names"] == f"{branch}, {branch}-two"
@@ -150,7 +168,8 @@ def test_show_of_an_unknown_name_exits_with_2(home: Home, name: str) -> None:
 # --- branch
 
 
-def test_branches_are_listed(home: Home, branch: str, made: list[str]) -> None:
+def test_branches_are_listed(home: Home, unchanged: tuple[str, list[str]]) -> None:
+    branch, made = unchanged
     home.must("stop", f"{branch}-f")
     found = branches(home)
     assert home.must("branch", "list", "--json").json() == list(found.values())
@@ -175,7 +194,8 @@ def test_a_live_branch_is_deleted_only_with_stop(home: Home, branch: str) -> Non
     assert {branch, f"{branch}-x"} & set(branches(home)) == set()
 
 
-def test_branch_delete_refuses_checkpoints(home: Home, branch: str, made: list[str]) -> None:
+def test_branch_delete_refuses_checkpoints(home: Home, unchanged: tuple[str, list[str]]) -> None:
+    branch, _ = unchanged
     for name in (f"{branch}-two", "nosuch"):
         assert home.cli("branch", "delete", "--stop", branch, name).code == 2
     assert branches(home)[branch]["live"] is True

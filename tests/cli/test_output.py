@@ -15,8 +15,9 @@ from waypoint.cli import output
 from waypoint.cli.commands import space
 from waypoint.cli.output import print_json, print_json_line
 from waypoint.daemon import lifetime
-from waypoint.model.facts import ForkFacts, SessionFacts
+from waypoint.model.facts import ForkFacts
 from waypoint.model.rendering import table
+from waypoint.model.session_facts import SessionFacts
 from waypoint.model.verbs import Given
 
 SESSION = SessionFacts(branch="b\u00e4\x9b", state="live", created="2026-01-01T00:00:00.000Z", shared=["/mnt"])

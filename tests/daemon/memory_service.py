@@ -24,7 +24,6 @@ from waypoint.model.errors import (
     UnknownName,
     WaypointError,
 )
-from waypoint.model.facts import Capability, SessionFacts, StatusFacts, StopFacts
 from waypoint.model.names import parse_name
 from waypoint.model.requests import (
     AttachRequest,
@@ -36,6 +35,7 @@ from waypoint.model.requests import (
     StartRequest,
     StopRequest,
 )
+from waypoint.model.session_facts import Capability, SessionFacts, StatusFacts, StopFacts
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Job, Jobs

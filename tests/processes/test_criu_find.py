@@ -7,7 +7,7 @@ import pytest
 
 from waypoint.linux.calls import programs
 from waypoint.model.errors import Failed, HostLacks
-from waypoint.model.facts import Capability
+from waypoint.model.session_facts import Capability
 from waypoint.setup import criu_build, criu_choice
 from waypoint.setup.criu_find import TRIAL_FILE, find, find_or_install, try_once
 from waypoint.setup.trials import NotMade

@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import DEADLINE_S, wait_until
 from waypoint.model.conditions import degradation, text_of
-from waypoint.model.facts import Capability
+from waypoint.model.session_facts import Capability
 from waypoint.service import activity
 from waypoint.service.home import HomeUsers
 from waypoint.setup import trials

@@ -11,7 +11,8 @@ from waypoint.cli.output import error_value, json_line
 from waypoint.client import results
 from waypoint.model import plainjson
 from waypoint.model.errors import UnknownName
-from waypoint.model.facts import CaptureFacts, CheckpointFacts, ForkFacts, OperationFacts, SessionFacts, StopFacts
+from waypoint.model.facts import CaptureFacts, CheckpointFacts, ForkFacts, OperationFacts
+from waypoint.model.session_facts import SessionFacts, StopFacts
 from waypoint.service.inside.printed import Printed
 from waypoint.terminal.inside.spool import refusal
 

@@ -16,7 +16,8 @@ from waypoint.client import Client
 from waypoint.client.attach import Attachment
 from waypoint.client.results import RunResult
 from waypoint.client.sdk import Session
-from waypoint.model.facts import CheckpointFacts, SessionFacts
+from waypoint.model.facts import CheckpointFacts
+from waypoint.model.session_facts import SessionFacts
 
 DUMP_S = 60.0
 """No capture takes longer; most take less than 0.2 s."""

@@ -40,9 +40,9 @@ from waypoint.model.errors import (
     WaypointError,
     of_machine,
 )
-from waypoint.model.facts import SurveyedProcess
 from waypoint.model.ids import new_id
 from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer, User
+from waypoint.model.session_facts import SurveyedProcess
 from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn

@@ -10,8 +10,8 @@ from waypoint.capture.layers.processes import find_watches
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture
-from waypoint.model.facts import SurveyedProcess
 from waypoint.model.records import Tier
+from waypoint.model.session_facts import SurveyedProcess
 from waypoint.processes import freeze, refusals
 from waypoint.processes.refusals import Refusal
 from waypoint.processes.respawn.redact import command_line

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from waypoint.model.errors import Failed, WaypointError
-from waypoint.model.facts import StrangerFacts
+from waypoint.model.session_facts import StrangerFacts
 from waypoint.records.marks import has_mark, put_mark
 from waypoint.records.names import Names
 

@@ -22,11 +22,11 @@ from waypoint.model.facts import (
     ImportFacts,
     OperationFacts,
     ProvedFacts,
-    StrangerFacts,
     UndoneFacts,
     VerifyFacts,
 )
 from waypoint.model.names import parse_name
+from waypoint.model.session_facts import StrangerFacts
 
 Resolution = Literal["refuse", "ours", "theirs", "merge"]
 

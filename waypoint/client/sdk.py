@@ -28,9 +28,7 @@ from typing import Literal, Self, Unpack
 from waypoint.client.address import find_home
 from waypoint.client.attach import Attachment
 from waypoint.client.command import Command
-from waypoint.client.files import Files
 from waypoint.client.following import JobCalls, iter_events, iter_logs
-from waypoint.client.history import ApplyPlan, History
 from waypoint.client.link import ask, ask_running, ask_status, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.client.results import (
@@ -44,11 +42,9 @@ from waypoint.client.results import (
     parse_list,
 )
 from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.facts import (
-    ApplyFacts,
+from waypoint.model.names import parse_name
+from waypoint.model.session_facts import (
     Capability,
-    ChangeFacts,
-    CheckpointFacts,
     CriuLogFacts,
     SessionFacts,
     StatusFacts,
@@ -56,7 +52,12 @@ from waypoint.model.facts import (
     StrangerFacts,
     SurveyedProcess,
 )
-from waypoint.model.names import parse_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # loaded only when they are used: most commands do not need them
+    from waypoint.client.files import Files
+    from waypoint.client.history import ApplyPlan, History
+    from waypoint.model.facts import ApplyFacts, ChangeFacts, CheckpointFacts
 
 _CREATED = 201
 OnOutput = Callable[[bytes], object]
@@ -116,15 +117,19 @@ class Client:
         return JobCalls(self.home)
 
     @property
-    def history(self) -> History:
+    def history(self) -> "History":
         """Captures, branches and the operation log."""
+        from waypoint.client.history import History
+
         return History(self.home)
 
-    def files(self, name: str) -> Files:
+    def files(self, name: str) -> "Files":
         """The files of a capture, or of a branch: its running session, if there is one."""
+        from waypoint.client.files import Files
+
         return Files(self.home, name)
 
-    def apply(self, plan: ApplyPlan) -> ApplyFacts:
+    def apply(self, plan: "ApplyPlan") -> "ApplyFacts":
         """Carry out a plan of `history.plan_apply`: bring the changes that it shows onto this machine."""
         return self.history.carry_out(plan)
 
@@ -307,7 +312,7 @@ class Session:
         force: bool = False,
         park: bool = False,
         attach: Mapping[str, str] = {},
-    ) -> CheckpointFacts:
+    ) -> "CheckpointFacts":
         """Capture the session under the name `name`. The session continues.
 
         `tier`: raise CannotCapture if this tier cannot be reached. `force`: move the name if a checkpoint has it
@@ -316,6 +321,8 @@ class Session:
         of this machine that are attached to the capture, by kind (model, cache, trace or another word).
         `Client.history.prove` tests whether it can be restored.
         """
+        from waypoint.model.facts import CheckpointFacts
+
         body: dict[str, object] = {"name": parse_name(name), "message": message, "tier": tier}
         body |= {"force": force, "park": park, **({"attach": dict(attach)} if attach else {})}
         return parse(CheckpointFacts, self._ask_once("checkpoint", body))
@@ -344,11 +351,13 @@ class Session:
         return self._known
 
     @property
-    def files(self) -> Files:
+    def files(self) -> "Files":
         """The files of the session."""
+        from waypoint.client.files import Files
+
         return Files(self._client.home, self.branch, self._user)
 
-    def diff(self, *, paths: Sequence[str] = (), patch: bool = False) -> list[ChangeFacts]:
+    def diff(self, *, paths: Sequence[str] = (), patch: bool = False) -> "list[ChangeFacts]":
         """What the session has changed of the machine, as in History.diff."""
         return self._client.history.diff(self.branch, paths=paths, patch=patch)
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from waypoint.model.errors import as_text, cleaned
-from waypoint.model.facts import ConditionFacts
+from waypoint.model.session_facts import ConditionFacts
 
 
 class Condition(NamedTuple):

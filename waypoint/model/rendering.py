@@ -3,22 +3,18 @@
 `coloured`: whether the text is for a terminal that shows colours.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from waypoint.model.errors import cleaned, one_line
-from waypoint.model.facts import (
-    CaptureFacts,
-    ChangeCountFacts,
-    ChangeFacts,
-    FileFacts,
-    LimitFacts,
-    OperationFacts,
-    SessionFacts,
-    StopFacts,
-    SurveyedProcess,
-)
 from waypoint.model.outcomes import SHORT, proof_lines, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from waypoint.model.facts import CaptureFacts, ChangeFacts, FileFacts, OperationFacts
+    from waypoint.model.session_facts import ChangeCountFacts, LimitFacts, SessionFacts, StopFacts, SurveyedProcess
 
 _COLOURS = {
     "ok": "green",

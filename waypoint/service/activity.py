@@ -11,8 +11,9 @@ from waypoint.capture.storing.keys import STAYS_PLAIN
 from waypoint.model.activity import AnyEvent, EventsQuery, JobFacts, JobRequest
 from waypoint.model.conditions import text_of
 from waypoint.model.errors import NotAllowed, WaypointError
-from waypoint.model.facts import Capability, GcFacts
+from waypoint.model.facts import GcFacts
 from waypoint.model.paths import spelled
+from waypoint.model.session_facts import Capability
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import Home
 from waypoint.service.housekeeping import gc_job

@@ -6,8 +6,9 @@ from types import MappingProxyType
 
 from waypoint.capture.layers.table import NAMED, layer_of
 from waypoint.model.conditions import facts_of
-from waypoint.model.facts import CaptureFacts, ChangeCountFacts, DifferenceFacts, LayerFacts, ProofFacts
+from waypoint.model.facts import CaptureFacts, DifferenceFacts, LayerFacts, ProofFacts
 from waypoint.model.records import Capture, ChangeCount, ProcessesLayer, Proof, Standing
+from waypoint.model.session_facts import ChangeCountFacts
 from waypoint.model.times import iso_time
 from waypoint.records.reading import Reader
 from waypoint.session.birth.rights import MaySee

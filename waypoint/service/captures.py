@@ -7,17 +7,10 @@ import time
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import UnknownName, UsageProblem, WaypointError
-from waypoint.model.facts import (
-    CheckpointFacts,
-    CriuLogFacts,
-    ExchangedFacts,
-    ForkFacts,
-    ProvedFacts,
-    ReplacedFacts,
-    SessionFacts,
-)
+from waypoint.model.facts import CheckpointFacts, ForkFacts, ProvedFacts
 from waypoint.model.records import Capture, Tier
 from waypoint.model.requests import CheckpointRequest, ForkRequest, ProveRequest, RestoreRequest
+from waypoint.model.session_facts import CriuLogFacts, ExchangedFacts, ReplacedFacts, SessionFacts
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.service import capture_facts, layers
 from waypoint.service.home import Home

@@ -15,9 +15,9 @@ import msgspec
 
 from waypoint.capture.captures import Captures
 from waypoint.model.errors import WaypointError
-from waypoint.model.facts import SessionFacts
 from waypoint.model.records import Capture, ChangeCount
 from waypoint.model.requests import DiffRequest
+from waypoint.model.session_facts import SessionFacts
 from waypoint.records.names import Names
 from waypoint.service import capture_facts
 from waypoint.session.differences import compare

@@ -10,14 +10,7 @@ from waypoint.branch.undo import Lookup, is_from_within, is_of, numbered, plan
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import StateConflict, WaypointError
-from waypoint.model.facts import (
-    BranchFacts,
-    CaptureFacts,
-    NameFacts,
-    OperationFacts,
-    UndoFacts,
-    UndoneFacts,
-)
+from waypoint.model.facts import BranchFacts, CaptureFacts, NameFacts, OperationFacts, UndoFacts, UndoneFacts
 from waypoint.model.names import DEFAULT_BRANCH, MACHINE
 from waypoint.model.records import Capture, Login, Operation, Ref
 from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, RenameRequest, UndoRequest

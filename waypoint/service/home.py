@@ -31,11 +31,11 @@ from waypoint.linux.storage import files, filesystem
 from waypoint.model.activity import SessionEvent
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import StoreDamaged, WaypointError
-from waypoint.model.facts import StatusFacts, StrangerFacts
 from waypoint.model.ids import new_id
 from waypoint.model.paths import config_path, home_id, runtime_folder
 from waypoint.model.records import HOST_IDS, Capture, IdMap, Operation, SessionLimits
 from waypoint.model.requests import Number
+from waypoint.model.session_facts import StatusFacts, StrangerFacts
 from waypoint.model.times import iso_time
 from waypoint.records.failures import how_to_move_away
 from waypoint.records.names import Names

@@ -12,9 +12,10 @@ from waypoint.branch import removal
 from waypoint.branch.removal import NO_POLICY, Policy
 from waypoint.capture.steps import Step, reach
 from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError, one_line
-from waypoint.model.facts import GcFacts, KeptFacts, RemovedFacts, StrangerFacts
+from waypoint.model.facts import GcFacts, KeptFacts, RemovedFacts
 from waypoint.model.records import Capture, ProcessesLayer
 from waypoint.model.requests import GcRequest
+from waypoint.model.session_facts import StrangerFacts
 from waypoint.model.times import iso_time
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import RELIEVE_S, Home, Relief

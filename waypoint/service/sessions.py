@@ -7,7 +7,6 @@ import functools
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import UsageProblem
-from waypoint.model.facts import SessionFacts, StopFacts, SurveyedProcess
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
 from waypoint.model.requests import (
@@ -20,6 +19,7 @@ from waypoint.model.requests import (
     StartRequest,
     StopRequest,
 )
+from waypoint.model.session_facts import SessionFacts, StopFacts, SurveyedProcess
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Pages, Peer, Stream

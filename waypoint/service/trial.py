@@ -23,7 +23,6 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, namespaces
 from waypoint.model.errors import Failed, WaypointError
-from waypoint.model.facts import Capability
 from waypoint.model.ids import random_hex
 from waypoint.model.paths import home_id
 from waypoint.model.requests import (
@@ -33,6 +32,7 @@ from waypoint.model.requests import (
     RunRequest,
     StartRequest,
 )
+from waypoint.model.session_facts import Capability
 from waypoint.model.streams import Frame
 from waypoint.processes.criu.options import DumpOptions
 from waypoint.processes.criu.rpc import Criu

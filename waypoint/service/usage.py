@@ -13,10 +13,11 @@ import msgspec
 
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import UnknownName, UsageProblem
-from waypoint.model.facts import DuFacts, HolderFacts, StrangerFacts
+from waypoint.model.facts import DuFacts, HolderFacts
 from waypoint.model.paths import log_path
 from waypoint.model.records import Capture, LiveRow
 from waypoint.model.requests import MOST_NAMES, DuQuery
+from waypoint.model.session_facts import StrangerFacts
 from waypoint.service.home import Home
 from waypoint.upper.contract import refusals
 

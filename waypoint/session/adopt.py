@@ -12,9 +12,9 @@ from pathlib import Path
 from waypoint.capture.sweeping import Inventory, sweep
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed, StoreDamaged, WaypointError
-from waypoint.model.facts import StrangerFacts
 from waypoint.model.ids import is_id
 from waypoint.model.records import LiveRow
+from waypoint.model.session_facts import StrangerFacts
 from waypoint.processes import tcp_repair, terminal_queues
 from waypoint.records.marks import has_mark
 from waypoint.session.end import Sealed, end_unheld

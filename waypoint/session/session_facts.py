@@ -13,9 +13,9 @@ from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import WaypointError
-from waypoint.model.facts import LimitFacts, SessionFacts
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, SessionLimits, User
+from waypoint.model.session_facts import LimitFacts, SessionFacts
 from waypoint.model.times import iso_time
 from waypoint.records.names import Names
 from waypoint.session.birth.rights import MaySee

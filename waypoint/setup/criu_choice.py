@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from waypoint.model.errors import HostLacks
-from waypoint.model.facts import Capability
+from waypoint.model.session_facts import Capability
 from waypoint.setup.criu_find import describe, find, find_or_install, forget_failures
 from waypoint.setup.rows import CHOOSE_ANOTHER
 from waypoint.setup.trials import NotMade, trial

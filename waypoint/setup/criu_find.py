@@ -15,7 +15,7 @@ import msgspec
 from waypoint.linux.calls import programs
 from waypoint.linux.storage import files
 from waypoint.model.errors import HostLacks
-from waypoint.model.facts import Capability
+from waypoint.model.session_facts import Capability
 from waypoint.processes.criu.rpc import Criu, CriuProgram, Origin
 from waypoint.setup.rows import CHOOSE_ANOTHER, REMEDY, passed
 

@@ -19,8 +19,8 @@ from waypoint.linux.calls import kernel_features
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.errors import WaypointError
-from waypoint.model.facts import Capability
 from waypoint.model.paths import home_id
+from waypoint.model.session_facts import Capability
 from waypoint.setup.trials import POOL_SIZES, write_rows
 from waypoint.upper.open_pool import open_pool
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from waypoint.model.conditions import CONDITIONS
-from waypoint.model.facts import Capability
+from waypoint.model.session_facts import Capability
 
 CRIU = "CRIU"
 DUMP = "dump"

@@ -19,9 +19,9 @@ import msgspec
 
 from waypoint.linux.storage import files, filesystem
 from waypoint.model.errors import Failed, HostLacks, WaypointError
-from waypoint.model.facts import Capability
 from waypoint.model.ids import random_hex
 from waypoint.model.paths import RUNTIME, RUNTIME_MODE, runtime_folder
+from waypoint.model.session_facts import Capability
 from waypoint.processes.criu.causes import TRY_AGAIN
 from waypoint.setup import criu_find
 from waypoint.setup.home_removal import TRIAL_PREFIX, discard

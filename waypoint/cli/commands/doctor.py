@@ -8,9 +8,9 @@ from waypoint.cli.commands.setup import carry_out
 from waypoint.cli.output import advice, print_json, print_lines, wants_colour
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem, WaypointError
-from waypoint.model.facts import Capability
 from waypoint.model.paths import config_path, log_path
 from waypoint.model.rendering import state, survey_advice, survey_table, table
+from waypoint.model.session_facts import Capability
 from waypoint.model.verbs import Given
 
 EXIT_HOST_LACKS = 3

@@ -18,9 +18,9 @@ from waypoint.cli.output import (
 )
 from waypoint.client.sdk import Client
 from waypoint.model.errors import NotAllowed, UsageProblem, WaypointError
-from waypoint.model.facts import StopFacts
 from waypoint.model.outcomes import degraded_lines
 from waypoint.model.rendering import sessions_table, stop_line
+from waypoint.model.session_facts import StopFacts
 from waypoint.model.verbs import Given
 
 

@@ -3,8 +3,9 @@
 from waypoint.cli.output import print_json, print_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UnknownName, WaypointError, one_line
-from waypoint.model.facts import CaptureFacts, SessionFacts
+from waypoint.model.facts import CaptureFacts
 from waypoint.model.rendering import age, capture_facts, headed, limits
+from waypoint.model.session_facts import SessionFacts
 from waypoint.model.verbs import Given
 
 _CALLS = {

@@ -17,10 +17,10 @@ from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import cgroups, pidfd, procfs
 from waypoint.linux.tty import ptys
 from waypoint.model.conditions import Degradation
-from waypoint.model.facts import SessionFacts
 from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
+from waypoint.model.session_facts import SessionFacts
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.session.live import record as records
 from waypoint.session.live.record import RuntimeRecord
