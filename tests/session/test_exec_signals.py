@@ -1,14 +1,20 @@
 """Stopping commands: ^C, signals from the client, timeouts. The shell continues in every case."""
 
 import asyncio
+import os
+import signal
 
 import pytest
 
 from tests.collecting import collecting
 from tests.session.stage import Client, Ran, Stage
+from tests.session.stale_group import LEAVE, process_with_number
 from tests.waiting import PATIENCE_S
+from waypoint.linux.tasks import procfs
+from waypoint.linux.tty import terminals
 from waypoint.model.requests import ExecRequest
 from waypoint.terminal.exec.ending import MARGIN_S
+from waypoint.terminal.exec.signals import SignalQueue
 
 # zsh exits with 2 if the signal comes between two commands of this loop, else with 130.
 NO_PROGRAM = "while :; do :; done"
@@ -187,3 +193,20 @@ async def test_the_modes_of_the_terminal_are_restored_after_every_command(stage:
         await stage.wait_printed(b"opost", mark)
         await stage.wait_printed(b"P> ", stage.printed().rindex(b"opost"))
         assert b"-opost" not in stage.printed(mark), text
+
+
+@pytest.mark.privileged
+async def test_a_stale_foreground_group_leads_to_no_process_of_the_machine(bash: Stage) -> None:
+    """A command leaves an ended group in the foreground, and a process of the machine gets the group's number."""
+    await bash.open()
+    (bash.folder / "leave.py").write_text(LEAVE)
+    task, _client = await bash.begin(f"python3 {bash.folder}/leave.py </dev/tty", b"left\n")
+    queue = SignalQueue(bash.daemon.line.desk, lambda: True)
+    with process_with_number(terminals.foreground_group(bash.master)):
+        await bash.type(b"\x03\x1c")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGUSR1):
+            assert await queue.send_now(number)
+    (leaver,) = (pid for pid in bash.processes() if procfs.stat(pid).name == "python3")
+    os.kill(leaver, signal.SIGKILL)
+    await task
+    assert (await bash.exec("echo fine")).output == b"fine\n"

@@ -21,7 +21,7 @@ from waypoint.linux.calls import programs
 from waypoint.linux.net import netns, network, rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
 from waypoint.linux.storage import files
-from waypoint.linux.tasks import pidfd, procfs
+from waypoint.linux.tasks import pidfd, procfs, signals
 from waypoint.model.errors import one_line
 
 _PROGRAM_S = 20.0
@@ -196,10 +196,8 @@ def make(place: Place, host: Iterable[str]) -> Router:
 
 def end(runtime: Path) -> None:
     """End the home's router, if it runs. Its network namespace and the veth pairs in it disappear, too."""
-    pid = _noted(runtime)
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    if pid := _noted(runtime):
+        signals.send(pid, signal.SIGKILL, lambda: [_noted(runtime)])
     (runtime / NOTE).unlink(missing_ok=True)
 
 

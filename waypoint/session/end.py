@@ -13,7 +13,8 @@ from typing import Protocol, TypeVar
 from waypoint.capture import sealing
 from waypoint.capture.sealing import NO_FINAL_STATE, FinalShellState
 from waypoint.capture.steps import Step, reach_in_loop
-from waypoint.linux.tasks import cgroups, pidfd
+from waypoint.linux.tasks import cgroups, pidfd, signals
+from waypoint.linux.tasks.signals import Members
 from waypoint.linux.tty import terminals
 from waypoint.model.errors import Failed, WaypointError, as_text
 from waypoint.model.records import Capture, EndReason, LiveRow
@@ -119,7 +120,9 @@ class Endings:
         is_recorded = False
         try:
             live.shell.desk.hung_up.set()
-            is_hung_up = gently and await asyncio.to_thread(_hang_up, live.terminal.master, live.record.init_pid)
+            is_hung_up = gently and await asyncio.to_thread(
+                _hang_up, live.terminal.master, live.record.init_pid, live.processes
+            )
             await asyncio.to_thread(cgroups.end, live.record.cgroup)
             await reach_in_loop(Step.ENDED)
             if live.capturing is not None:  # its thread uses the terminal until the capture has failed
@@ -158,7 +161,7 @@ class Endings:
         return task
 
 
-def _hang_up(master: int, init_pid: int) -> bool:
+def _hang_up(master: int, init_pid: int, members: Members) -> bool:
     """Send SIGHUP to the leader of the terminal's session (the shell), which passes it to its jobs. Block until the
     session has ended, at most HANG_UP_S. Return False if there is no leader.
     """
@@ -169,13 +172,9 @@ def _hang_up(master: int, init_pid: int) -> bool:
         pid = terminals.session_leader(master)
         if not pid:
             return False
-        leader = pidfd.open(pid)
-        opened.callback(os.close, leader)
-        if terminals.session_leader(master) == pid:  # otherwise the pidfd may be that of another process
-            pidfd.send_signal(leader, signal.SIGHUP)
+        if signals.send(pid, signal.SIGHUP, members):
             is_sent = True
-            with contextlib.suppress(ProcessLookupError):  # SIGHUP has ended it
-                pidfd.send_signal(leader, signal.SIGCONT)
+            signals.send(pid, signal.SIGCONT, members)
             pidfd.wait_ended(init, HANG_UP_S)
     return is_sent
 

@@ -6,8 +6,6 @@ them into the command's output.
 """
 
 import asyncio
-import contextlib
-import os
 import signal
 import termios
 
@@ -92,9 +90,6 @@ class Keyboard:
         for place, character in enumerate(data):
             if character in numbers:
                 self._held = bytearray()
-                group = terminals.foreground_group(self._master)
-                if group > 1:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(group, numbers[character])
+                terminals.raise_signal(self._master, numbers[character])
                 return self._raise_signals(data[place + 1 :])
         return data

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from waypoint.linux.storage.mounts import read_mounts
+from waypoint.linux.tasks import signals
 
 EVENT_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 30.0  # killed processes end after their disk operations: 5 s were too few beside 12 busy sessions
@@ -251,8 +252,7 @@ def _kill(path: str) -> None:
         write(path, "cgroup.kill", "1")
     except FileNotFoundError:  # cgroup.kill exists since Linux 5.14
         for pid in members(path):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            signals.send(pid, signal.SIGKILL, functools.partial(members, path))
 
 
 def wait_empty(path: str, timeout_s: float = EVENT_TIMEOUT_S) -> None:

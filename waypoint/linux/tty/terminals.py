@@ -16,6 +16,7 @@ from typing import NamedTuple
 _LOCK = struct.Struct("=4IB19s")
 _IFLAG, _OFLAG, _LFLAG = 0, 1, 3
 _TIOCGSID = 0x5429  # tcgetsid(3), which is missing in the module `os`
+_TIOCSIG = 0x40045436
 
 
 class Modes(NamedTuple):
@@ -37,6 +38,14 @@ def foreground_group(master: int) -> int:
         if error.errno in (errno.ENOTTY, errno.EIO):  # not the controlling terminal of any session
             return 0
         raise
+
+
+def raise_signal(master: int, number: int) -> None:
+    """Send SIGINT, SIGQUIT or SIGTSTP to the terminal's foreground process group, as its key does (TIOCSIG).
+
+    The kernel refers to the group by an object, not by its id, which may belong to another group after the group's end.
+    """
+    fcntl.ioctl(master, _TIOCSIG, number)
 
 
 def session_leader(master: int) -> int:

@@ -11,13 +11,14 @@ from typing import Literal, Self
 import msgspec
 
 from waypoint.linux.storage.descriptors import path_of
+from waypoint.linux.tasks import pidfd
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.processes.criu import causes
 from waypoint.processes.criu.causes import TRY_AGAIN, CriuFailed, Culprit, diagnose, read_errors
 from waypoint.processes.criu.ghosts import make_ghosts
 from waypoint.processes.criu.images import correct_timers_and_sockets, give_own_network, read_dump_stats
 from waypoint.processes.criu.messages import RequestType, Value
-from waypoint.processes.criu.options import DumpOptions, DumpStats, Features, RestoreOptions, RestoreResult
+from waypoint.processes.criu.options import DumpOptions, DumpStats, Features, Notice, RestoreOptions, RestoreResult
 from waypoint.processes.criu.worker import Spawn, Worker, spawn_here
 
 # CRIU_FAULT=130 injects no fault but switches off hardware breakpoints: CRIU then steps restored tasks over their last
@@ -90,17 +91,26 @@ class Criu:
         was killed, also for hanging: unfinished tasks remain in the cgroup in which CRIU ran.
         """
         request: dict[str, Value] = {"type": RequestType.RESTORE, "opts": options.to_message()}
-        with Worker(str(self.path), self._spawn, _RESTORE_ENV) as worker:
-            answer = _converse(worker, "restore", request, options)
-        pid = _number(_part(answer, "restore"), "pid")
-        if worker.refused is not None and answer:  # no answer: CRIU has died, and therefore the callback failed
-            if answer.get("success"):  # from the stage pre-resume on, CRIU continues in spite of a refusal
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            raise worker.refused
+        with contextlib.ExitStack() as held:
+            root: list[int] = []  # a pidfd of the root task
+
+            def hear(notice: Notice) -> None:
+                if notice.pid and not root:  # CRIU waits, so the task exists
+                    root.append(pidfd.open(notice.pid))
+                    held.callback(os.close, root[0])
+                if options.on_notice is not None:
+                    options.on_notice(notice)
+
+            with Worker(str(self.path), self._spawn, _RESTORE_ENV) as worker:
+                answer = _converse(worker, "restore", request, replace(options, on_notice=hear))
+            if worker.refused is not None and answer:  # no answer: CRIU has died, and therefore the callback failed
+                if answer.get("success") and root:  # from the stage pre-resume on, CRIU continues after a refusal
+                    with contextlib.suppress(ProcessLookupError):
+                        pidfd.send_signal(root[0], signal.SIGKILL)
+                raise worker.refused
         if not answer.get("success"):
             raise _failure("restore", worker, answer, options)
-        return RestoreResult(pid)
+        return RestoreResult(_number(_part(answer, "restore"), "pid"))
 
     def _ask(self, request: dict[str, Value]) -> dict[str, Value]:
         """Send `request` and return CRIU's answer. Raises HostLacks if CRIU does not start, or refuses; Failed if it

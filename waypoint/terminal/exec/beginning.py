@@ -49,7 +49,7 @@ class Beginning:
             elif talk.heard("S", "E") is None:
                 said = await given_up
                 if desk.watch.shell is not None and not desk.terminal.closed.is_set():
-                    send(desk.terminal.master, desk.watch.shell.pid, signal.SIGINT)
+                    send(desk.terminal.master, desk.watch.shell.pid, signal.SIGINT, desk.watch.processes)
                     desk.go.say("E", record.nonce)  # a shell that has accepted the command may wait after the mark E
                 raise NotAtPrompt(f"the session's shell did not begin the command {said}; the command will not run")
         finally:

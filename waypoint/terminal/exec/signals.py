@@ -12,7 +12,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-from waypoint.linux.tasks import procfs
+from waypoint.linux.tasks import procfs, signals
+from waypoint.linux.tasks.signals import Members
 from waypoint.linux.tty import terminals
 from waypoint.terminal.hooks.asking import Desk
 
@@ -56,7 +57,7 @@ class SignalQueue:
             await self._wait_moment(number, shell.pid, _SETTLE_S)
             if not self._is_running() or terminal.closed.is_set():
                 return
-            send(terminal.master, shell.pid, number)
+            send(terminal.master, shell.pid, number, self._desk.watch.processes)
 
     async def send_now(self, number: signal.Signals) -> bool:
         """Send a signal ahead of the queue, at most `_STOP_SETTLE_S` seconds later, or when the session is no longer
@@ -69,7 +70,7 @@ class SignalQueue:
         await self._wait_moment(number, shell.pid, _STOP_SETTLE_S)
         if not self._is_running() or terminal.closed.is_set():
             return False
-        send(terminal.master, shell.pid, number)
+        send(terminal.master, shell.pid, number, self._desk.watch.processes)
         return True
 
     async def _wait_moment(self, number: signal.Signals, shell_pid: int, settle_s: float) -> None:
@@ -123,56 +124,54 @@ def _rests(pid: int, now_ns: int, before_ns: int | None) -> bool:
     return now_ns == before_ns and procfs.system_call(pid) is not None
 
 
-def send(master: int, shell_pid: int, number: signal.Signals) -> None:
+def send(master: int, shell_pid: int, number: signal.Signals, members: Members) -> None:
     """Send signal `number` to the command in the foreground of the terminal whose master side is `master`. `shell_pid`:
-    the session's shell; it also gets SIGINT if it would otherwise continue with its list of commands. Raises no error
-    for processes that have ended.
+    the session's shell; it also gets SIGINT if it would otherwise continue with its list of commands. `members`: the
+    session's processes; no other process gets a signal. Raises no error for processes that have ended.
     """
     group = terminals.foreground_group(master)
     with contextlib.suppress(ProcessLookupError):
         shell_group = procfs.stat(shell_pid).group
         has_job = group > 1 and group != shell_group
         if has_job and number not in _WITH_SHELL:
-            _send_to_job(group, number, shell_pid)
+            _send_to_job(group, number, shell_pid, members)
         elif has_job:
-            with _held(shell_pid):
-                _send_to_job(group, number, shell_pid)
-                os.kill(shell_pid, signal.SIGINT)
+            with _held(shell_pid, members):
+                _send_to_job(group, number, shell_pid, members)
+                signals.send(shell_pid, signal.SIGINT, members)
         else:
-            with _held(shell_pid) if number in ENDING else contextlib.nullcontext():
+            with _held(shell_pid, members) if number in ENDING else contextlib.nullcontext():
                 for pid in list(_in_group(shell_pid, shell_group)):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
+                    signals.send(pid, number, members)
                 if number in ENDING:
-                    os.kill(shell_pid, signal.SIGINT)
+                    signals.send(shell_pid, signal.SIGINT, members)
 
 
 @contextlib.contextmanager
-def _held(shell_pid: int) -> Iterator[None]:
+def _held(shell_pid: int, members: Members) -> Iterator[None]:
     """Keep the shell stopped (SIGSTOP) inside the `with`, so that it notices its child's end and its own signal
     together.
 
     Otherwise the shell may reap the child and begin the next command of the list before its own signal arrives.
     """
-    os.kill(shell_pid, signal.SIGSTOP)
+    if not signals.send(shell_pid, signal.SIGSTOP, members):
+        yield
+        return
     try:
         deadline = time.monotonic() + STOPPED_S
         while procfs.stat(shell_pid).state != "T" and time.monotonic() < deadline:
             os.sched_yield()  # poll: SIGSTOP takes effect within microseconds, and only a parent or tracer is notified
         yield
     finally:
-        os.kill(shell_pid, signal.SIGCONT)
+        signals.send(shell_pid, signal.SIGCONT, members)
 
 
-def _send_to_job(group: int, number: signal.Signals, shell_pid: int) -> None:
+def _send_to_job(group: int, number: signal.Signals, shell_pid: int, members: Members) -> None:
     """Send the signal to the foreground job. If the job has just ended, the shell is about to continue with its list of
     commands; if the signal must end the list, send SIGINT to the shell instead.
     """
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        if number in ENDING:
-            os.kill(shell_pid, signal.SIGINT)
+    if not signals.send_to_group(group, number, members) and number in ENDING:
+        signals.send(shell_pid, signal.SIGINT, members)
 
 
 def _in_group(parent: int, group: int) -> Iterator[int]:

@@ -38,15 +38,15 @@ class NotAtPrompt(Exception):
 class ShellWatch:
     """Follows the marks P, by which the shell announces a prompt.
 
-    `shell`: None until the first prompt. `prompts`: the number of marks P received. `on_new_shell`: called when another
-    process has become the session's shell. `is_state_lost`: True if the shell could not write its state at its last
-    prompt.
+    `processes`: lists the session's processes. `shell`: None until the first prompt. `prompts`: the number of marks P
+    received. `on_new_shell`: called when another process has become the session's shell. `is_state_lost`: True if the
+    shell could not write its state at its last prompt.
     """
 
     def __init__(self, terminal: Terminal, nonce: str, processes: Callable[[], list[int]]) -> None:
         self._terminal = terminal
         self._nonce = nonce
-        self._processes = processes
+        self.processes = processes
         self._changed = asyncio.Event()
         self.shell: Shell | None = None
         self.prompts = 0
@@ -179,9 +179,11 @@ class ShellWatch:
         asyncio.get_running_loop().call_later(_REST * (time.thread_time() - began), self._go_on_searching)
 
     def _candidates(self) -> Iterator[int]:
-        if group := terminals.foreground_group(self._terminal.master):
+        processes = self.processes()
+        group = terminals.foreground_group(self._terminal.master)
+        if group in processes:  # otherwise the group has ended, and another process of the machine may have its id
             yield group
-        yield from itertools.islice(self._processes(), _MOST_PROCESSES)
+        yield from itertools.islice(processes, _MOST_PROCESSES)
 
     def _go_on_searching(self) -> None:
         self._is_resting = False
