@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.homes import Home
 from tests.places import make_temp_root
+from waypoint.client import Client
 
 _NUMBERS = itertools.count(1)
 
@@ -44,6 +45,11 @@ def inside(home: Home, branch: str, text: str) -> str:
     done = home.cli("exec", "-b", branch, "--", text)
     assert done.code == 0, f"{text}: exit {done.code}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+def put(home: Home, branch: str, path: str, text: str) -> None:
+    """Write a file of the session."""
+    assert Client(home.path).session(branch).run("sh", "-c", f"cat >{path}", stdin=text.encode()).exit == 0
 
 
 def refused(home: Home, *options: str, code: int = 2) -> str:

@@ -1,16 +1,74 @@
 """Attacks by a session's root on the daemon that serves all sessions: other sessions notice nothing."""
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.sessions import inside, session
+from tests.acceptance.sessions import facts, inside, put, session
 from tests.homes import Home, open_home
-from tests.waiting import DEADLINE_S, PATIENCE_S
+from tests.session.ledger import group_of
+from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
+from waypoint.linux.tasks import cgroups, procfs
+from waypoint.service import session_hooks
 
 pytestmark = pytest.mark.privileged
+
+
+STOPPER = """
+import os, signal
+own, known = os.getpid(), {*os.listdir('/proc')}
+os.close(os.open('/srv/ready', os.O_CREAT))
+while True:
+    for name in {*os.listdir('/proc')} - known:
+        try:
+            os.kill(int(name), signal.SIGSTOP)
+        except ProcessLookupError:
+            continue
+        os.close(os.open('/srv/stopped', os.O_CREAT))
+"""
+"""Stops each new process of its session."""
+
+
+@contextlib.contextmanager
+def stopping_session(home: Home) -> Iterator[tuple[str, Path]]:
+    """Start a session that has a hook and stops each new process. Yield its branch and its /srv."""
+    with session(home, "root") as branch:
+        hooks = "/etc/waypoint/hooks/pre-checkpoint.d"
+        inside(home, branch, f"mkdir -p {hooks}; printf '#!/bin/sh' >{hooks}/hook; chmod 755 {hooks}/hook")
+        srv = Path(f"/proc/{facts(home, branch)['pid']}/root/srv")
+        put(home, branch, "/srv/stopper.py", STOPPER)
+        inside(home, branch, "python3 /srv/stopper.py & disown")
+        wait_until((srv / "ready").exists, "the session stops new processes")
+        yield branch, srv
+
+
+def test_a_session_that_stops_its_hooks_is_stopped(home: Home) -> None:
+    with stopping_session(home) as (branch, srv), home.background("checkpoint", "stuck", "-b", branch):
+        wait_until((srv / "stopped").exists, "the session has stopped its hook")
+        home.must("stop", branch, "--discard")
+        assert home.cli("show", "stuck").code == 2
+
+
+@pytest.mark.soak(part="walls")
+def test_a_session_that_stops_its_hooks_delays_a_checkpoint_by_their_time_and_no_other_session(home: Home) -> None:
+    with stopping_session(home) as (hostile, srv), session(home, "root") as other:
+        with home.background("checkpoint", "late", "-b", hostile) as checkpoint:
+            wait_until((srv / "stopped").exists, "the session has stopped its hook")
+            assert longest_answer_s(home, 5) < DEADLINE_S
+            assert home.must("run", "-b", other, "--", "echo", "runs").stdout == "runs\n"
+            assert checkpoint.wait(2 * session_hooks.HOOKS_S) == 0
+            assert checkpoint.stderr is not None
+            assert b"it did not start in time: a process of the session may have stopped it" in checkpoint.stderr.read()
+        names = [procfs.stat(pid).name for pid in cgroups.members(f"{group_of(home)}/{facts(home, hostile)['id']}")]
+        assert sorted(names) == ["bash", "python3", "sh"], "the stopped hook has ended"
+        begun = time.monotonic()
+        home.must("stop", hostile)
+        assert time.monotonic() - begun < 2.0
+        home.must("rm", "late")
 
 
 TERMINAL = """

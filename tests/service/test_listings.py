@@ -280,12 +280,15 @@ def test_a_dry_run_of_gc_leaves_out_captures_that_another_gc_has_removed(
     assert done.removed == []
 
 
+def places() -> Any:
+    return SimpleNamespace(moving=asyncio.Lock(), places=asyncio.Semaphore(1))
+
+
 def test_a_request_for_a_foreign_capture_reads_the_history_in_a_thread(
     place: Place, chain: list[Capture], decoded: list[bool]
 ) -> None:
     (foreign,) = put_chain(place.names, [1.0])
-    live: Any = SimpleNamespace(branch="main", hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
-    place.home.places_inside = asyncio.Semaphore(1)
+    live: Any = SimpleNamespace(branch="main", hooks_running=0, inside=places())
     place.home.sessions.find = lambda branch: live
     for words in (["restore", foreign.id], ["fork", foreign.id, "new"], ["log", foreign.id], ["restore", new_id()]):
         answer = asyncio.run(serving.serve(place.home, live, words))
@@ -298,8 +301,7 @@ def test_a_request_for_a_foreign_capture_reads_the_history_in_a_thread(
 def test_names_in_a_long_history_are_looked_up_in_a_thread(
     place: Place, chain: list[Capture], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    live: Any = SimpleNamespace(branch="main", hooks_running=0)
-    place.home.places_inside = asyncio.Semaphore(1)
+    live: Any = SimpleNamespace(branch="main", hooks_running=0, inside=places())
     place.home.sessions.find = lambda branch: live
     with place.names.change("name") as change:
         change.put("cp", Ref(kind="checkpoint", capture=chain[0].id, created=1.0))

@@ -140,8 +140,8 @@ def test_a_fork_to_a_taken_name_does_not_wait_for_a_lock(names: Names, own: Capt
 
 
 def test_a_request_from_a_replaced_session_is_refused() -> None:
-    home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None), places_inside=asyncio.Semaphore(1))
-    live: Any = SimpleNamespace(branch="main", hooks_running=0)
+    home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None))
+    live = live_on("main")
     refused = asyncio.run(serve(home, live, ["status"]))
     assert refused.exit == 4
     assert (
@@ -214,19 +214,21 @@ def test_checkpoints_that_a_session_makes_itself_are_bounded(
 
 
 def live_on(branch: str) -> Any:
-    return SimpleNamespace(branch=branch, hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
+    return SimpleNamespace(
+        branch=branch, hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock(), places=asyncio.Semaphore(2))
+    )
 
 
-def test_few_requests_of_sessions_run_at_once_and_each_session_is_changed_by_one(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("words", "at_once"), [(["checkpoint", "name"], 1), (["ps"], 2)])
+def test_few_requests_of_a_session_run_at_once_and_no_other_session_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], at_once: int
 ) -> None:
-    asyncio.run(_few_places(monkeypatch))
+    asyncio.run(_few_places(monkeypatch, words, at_once))
 
 
-async def _few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+async def _few_places(monkeypatch: pytest.MonkeyPatch, words: list[str], at_once: int) -> None:
     lives = [live_on(name) for name in ("one", "two", "three")]
     home: Any = SimpleNamespace(
-        places_inside=asyncio.Semaphore(2),
         sessions=SimpleNamespace(find=lambda branch: next(live for live in lives if live.branch == branch)),
     )
     begun, may_end = list[str](), asyncio.Event()
@@ -236,13 +238,12 @@ async def _few_places(monkeypatch: pytest.MonkeyPatch) -> None:
         await may_end.wait()
         return Printed(live.branch)
 
-    monkeypatch.setitem(serving.ACTS, "checkpoint", act)
+    monkeypatch.setitem(serving.ACTS, words[0], act)
     order = [lives[0]] * 8 + lives[1:]
-    asked = [asyncio.ensure_future(serving.serve(home, live, ["checkpoint", "name"])) for live in order]
-    await asyncio.sleep(0)
-    while not all(live.inside.moving.locked() for live in lives):
+    asked = [asyncio.ensure_future(serving.serve(home, live, words)) for live in order]
+    while "three" not in begun:
         await asyncio.sleep(0)
-    assert begun == ["one", "two"]  # the waiting requests of session one do not count as running
+    assert begun == ["one"] * at_once + ["two", "three"]
     may_end.set()
     assert [answer.text for answer in await asyncio.gather(*asked)] == [live.branch for live in order]
 
@@ -255,7 +256,7 @@ async def _replaced_meanwhile() -> None:
     live = live_on("main")
     now = [live]
     sessions = SimpleNamespace(find=lambda _branch: now[-1])
-    home: Any = SimpleNamespace(places_inside=asyncio.Semaphore(1), sessions=sessions)
+    home: Any = SimpleNamespace(sessions=sessions)
     await live.inside.moving.acquire()
     asked = asyncio.ensure_future(serving.serve(home, live, ["stop"]))
     await asyncio.sleep(0)

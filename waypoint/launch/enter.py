@@ -43,7 +43,7 @@ def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
         hand_over([MASTER_FD] if spec.tty else [], take_on(spec.identity, spec.cwd, spec.seccomp))
         execute(spec.argv, spec.env)
 
-    return supervise(outer, spec.cgroup)
+    return supervise(outer, spec.cgroup, patience_s=spec.patience_s)
 
 
 def _go_to_pid_1(ask: int) -> None:
@@ -70,7 +70,8 @@ def _go_to_pid_1(ask: int) -> None:
         os._exit(0)
     ours.close()
     theirs.send(b".")
-    theirs.recv(1)
+    if not theirs.recv(1):  # the launcher has given up
+        os._exit(1)
     theirs.close()
 
 

@@ -96,10 +96,14 @@ class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     processes: int | None = None
 
 
+START_S = 60.0
+
+
 class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
     """Start one more process in the live session with init `pid`. The descriptors for stdin, stdout and stderr are sent
     with the request; with `tty` the process gets a new terminal of `rows` and `cols` instead. `seccomp`: the system
-    call filter of the session.
+    call filter of the session. `patience_s`: how long the start may take; the session's processes may stop a process
+    that enters the session.
     """
 
     pid: int
@@ -112,6 +116,7 @@ class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
     rows: int
     cols: int
     seccomp: Seccomp
+    patience_s: float = START_S
 
 
 CRIU_SOCKET_FD = 3  # CRIU's descriptor of its socket to the daemon

@@ -67,11 +67,6 @@ KEEP_OPERATIONS_S = 7 * 86400.0
 RELIEVE_S = 10.0
 COMPACT_S = 5.0
 """Seconds from the end of the last session to the compaction of the pool: another session often follows at once."""
-PLACES_INSIDE = 8
-"""How many requests of sessions' own processes are served at a time, of all sessions together. The daemon has 32
-threads for long work, and requests from outside need some of them.
-"""
-
 log = logging.getLogger(__name__)
 
 
@@ -92,7 +87,7 @@ class Home:
     """The state that the service functions work on. Made by `open`.
 
     `stop_daemon`: asks the process to end; set by the daemon. `relief`: makes room when the disk runs short
-    (housekeeping.py). `places_inside`: one is held while a request of a session's own processes is served.
+    (housekeeping.py).
     """
 
     def __init__(self, path: Path, config: "_Config", criu: str | None, host_mounts: int | None) -> None:
@@ -112,7 +107,6 @@ class Home:
         self.strangers: list[StrangerFacts] = []
         # By id: captures that are recorded as removed, but whose files are still on disk. Only a `gc` job uses this.
         self.due_for_removal: dict[str, Capture] = {}
-        self.places_inside = asyncio.Semaphore(PLACES_INSIDE)
         self.events = Events(loop)
         self.jobs = Jobs(self.events)
 

@@ -23,6 +23,7 @@ from waypoint.model.streams import Frame
 from waypoint.session.live.session import LiveSession
 
 HOOKS_S = 10.0
+_END_S = 1.0  # how long a killed hook may take to end: another process of the session may trace it
 _FOLDER = "etc/waypoint/hooks"
 _MOST_LOOKED_AT = 1024
 _MOST = 64  # hooks of one moment; further hooks are reported and not run
@@ -85,12 +86,12 @@ async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> st
         return f"was not run: the hooks before it took {HOOKS_S:g} s"
     if as_text(path) != path:
         return "was not run: its name is not UTF-8"
-    bound, output = _Bound(left_s), _Output()
+    output = _Output()
     try:
-        ended = await live.run(RunRequest(argv=[path], env={"WAYPOINT_HOOK": moment}), bound, output)
+        ended = await _run_until(until, live, path, moment, output)
     except OSError as error:  # a run writes its exit status into a file; none of its folders could be opened
         return f"was not run: {error.strerror or error}"
-    if bound.is_over:
+    if ended is None:
         return f"was killed: it took longer than {left_s:.1f} s"
     if ended.get("exit") == 0:
         return ""
@@ -98,17 +99,32 @@ async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> st
     return f"ended with {ended.get('exit')}{': ' if said else ''}{said}"
 
 
-class _Bound:
-    """The input of a client that kills its process after some seconds."""
+async def _run_until(
+    until: float, live: LiveSession, path: str, moment: Moment, output: "_Output"
+) -> dict[str, object] | None:
+    """Run one hook, and return how it ended; None if it was killed at the time `until` of the event loop."""
+    bound, left_s = _Bound(until), until - asyncio.get_running_loop().time()
+    request = RunRequest(argv=[path], env={"WAYPOINT_HOOK": moment})
+    running = asyncio.ensure_future(live.run(request, bound, output, left_s))
+    try:
+        if not (await asyncio.wait([running], timeout=left_s + _END_S))[0]:
+            return None
+        return None if bound.is_over else running.result()
+    finally:
+        running.cancel()
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+
+class _Bound:
+    """The input of a client that kills its process at the time `until` of the event loop."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
         self.is_over = False
 
     async def receive(self) -> Frame | None:
         if self.is_over:
             await asyncio.Event().wait()  # until the process has ended
-        await asyncio.sleep(self._seconds)
+        await asyncio.sleep(self._until - asyncio.get_running_loop().time())
         self.is_over = True
         return Frame("k", b"KILL")
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from waypoint.capture.layers.layer import CaptureOptions
@@ -141,8 +143,18 @@ async def in_capture_thread(resources: Resources, live: LiveSession, work: Calla
     the session is frozen.
     """
     subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
-    live.capturing = task = asyncio.ensure_future(asyncio.to_thread(work, subject))
+    live.capturing = task = asyncio.ensure_future(_in_own_thread(functools.partial(work, subject)))
     return await task
+
+
+async def _in_own_thread(work: Callable[[], T]) -> T:
+    """Call `work` in a new thread, because captures of slow sessions must not use up the threads of the home."""
+    executor = ThreadPoolExecutor(1, "capture")
+    try:
+        context = contextvars.copy_context()  # as asyncio.to_thread does
+        return await asyncio.get_running_loop().run_in_executor(executor, context.run, work)
+    finally:
+        executor.shutdown(wait=False)
 
 
 async def capture_to_end(

@@ -131,7 +131,7 @@ class Registry:
         with contextlib.suppress(OSError):  # if the session's user has replaced the spool folder, it serves no requests
             live.inside.open(functools.partial(self.serve_inside, live), restored)
         # A session that ends by itself has no caller, so its end is recorded without one.
-        for_nobody(lambda: live.watch(lambda: self.endings.begin(live, Sealed("crashed"))))
+        for_nobody(lambda: live.watch(lambda: live.is_killed or self.endings.begin(live, Sealed("crashed"))))
         self.on_change(change, live)
 
     def _forget(self, live: LiveSession) -> None:

@@ -1,14 +1,16 @@
 """Starting the session of a branch, and stopping it."""
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from waypoint.capture.layers.shell import NOT_WRITTEN
 from waypoint.capture.sealing import FinalShellState
+from waypoint.linux.tasks import cgroups
 from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
@@ -23,6 +25,9 @@ from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import LiveSubject
 from waypoint.session.registry import Registry, Unreachable
+
+PATIENCE_S = 1.0
+"""How long `stop` waits for another operation on the branch before it kills the session's processes."""
 
 
 class Started(NamedTuple):
@@ -88,15 +93,39 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
     conclusion: Discarded | Sealed = Discarded() if discard else Sealed("stopped")
     if branch not in sessions.unreachable:
         sessions.get(branch, to_discard=discard)
-    async with sessions.turn(branch):
-        check_name(sessions.resources, branch, "stop")
+    check_name(sessions.resources, branch, "stop")
+    async with _turn_to_stop(sessions, branch, conclusion):
+        check_name(sessions.resources, branch, "stop")  # again, because the branch may have changed meanwhile
         lost = sessions.unreachable.pop(branch, None)
         if lost is not None:
             return await asyncio.shield(asyncio.ensure_future(_end_lost(sessions.resources, lost, conclusion)))
         live = sessions.get(branch)  # look it up again, because a restore may have replaced the session meanwhile
-        if live.shell.watch.is_state_lost and not discard:
+        if live.shell.watch.is_state_lost and not discard and not live.is_killed:
             conclusion = Sealed("stopped", await _final_shell_state(sessions.resources, live))
         return await asyncio.shield(sessions.endings.begin(live, conclusion, gently=not discard))
+
+
+@contextlib.asynccontextmanager
+async def _turn_to_stop(sessions: Registry, branch: str, conclusion: Conclusion) -> AsyncIterator[None]:
+    """Hold the turn (lock) of the branch in the `with` block. If another operation keeps it for longer than PATIENCE_S,
+    kill the session's processes first: the operation may wait for one of them.
+    """
+    killed: LiveSession | None = None
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await held.enter_async_context(sessions.turn(branch))
+            except TimeoutError:
+                killed = sessions.find(branch)
+                if killed is not None:
+                    killed.is_killed = True
+                    await asyncio.to_thread(cgroups.end, killed.record.cgroup)
+                await held.enter_async_context(sessions.turn(branch))
+            yield
+        finally:
+            if killed is not None and killed.ending is None:
+                sessions.endings.begin(killed, conclusion)
 
 
 async def _final_shell_state(resources: Resources, live: LiveSession) -> FinalShellState:

@@ -39,12 +39,12 @@ MOVES = frozenset({"checkpoint", "restore", "fork", "stop", "undo"})
 
 
 async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
-    """Answer the request `words` of a process in the session `live`. Waits for one of the home's places for such
+    """Answer the request `words` of a process in the session `live`. Waits for one of the session's places for such
     requests. An error becomes an answer, too; with `--json` one JSON value.
     """
     try:
         if words[:1] == [COMPLETE]:
-            async with home.places_inside:
+            async with live.inside.places:
                 return Answer(0, await looks.completion(home, live, words[1:]))
         verb, given = parse(words)
         _check_branch(verb, given, live.branch)
@@ -54,11 +54,9 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
                 verb.name, f"branch {live.branch}", "the session's hooks are running", next_step, code="hooks-running"
             )
         async with contextlib.AsyncExitStack() as turns:
-            if (
-                verb.name in MOVES
-            ):  # before a place is taken, so that waiting requests of one session do not use up the places
+            if verb.name in MOVES:  # before a place is taken, so that waiting requests do not use up the places
                 await turns.enter_async_context(live.inside.moving)
-            await turns.enter_async_context(home.places_inside)
+            await turns.enter_async_context(live.inside.places)
             if home.sessions.find(live.branch) is not live:  # a restore has put another session in its place
                 next_step = "run the command again: the session that has replaced this one answers"
                 raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced", next_step)

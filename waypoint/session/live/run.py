@@ -8,6 +8,7 @@ no such program, 126 if it cannot be executed.
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,9 +16,9 @@ from typing import NamedTuple
 
 from waypoint.capture.left_status import read_status
 from waypoint.launch.launcher_link import Launcher
-from waypoint.launch.spec import EnterSpec, Identity
+from waypoint.launch.spec import START_S, EnterSpec, Identity
 from waypoint.linux.storage import beneath
-from waypoint.linux.tasks import pidfd, procfs
+from waypoint.linux.tasks import cgroups, pidfd, procfs, signals
 from waypoint.linux.tty import ptys
 from waypoint.model.errors import Failed, WaypointError, as_text, cleaned
 from waypoint.model.ids import new_id
@@ -109,10 +110,10 @@ def status_place(init_pid: int, folder: RunFolder) -> Iterator[StatusPlace]:
 
 
 async def run_process(
-    host: Host, launcher: Launcher, request: RunRequest, inlet: Inlet, outlet: Outlet
+    host: Host, launcher: Launcher, request: RunRequest, inlet: Inlet, outlet: Outlet, patience_s: float = START_S
 ) -> dict[str, object]:
     """Run `request.argv`, and pass its input and output on until it ends. Returns the payload of the `x` frame, also if
-    the process cannot be started.
+    the process cannot be started. `patience_s`: how long the start may take.
 
     If the client disconnects, the process goes on without its output pipes, as with `docker exec`; a process with a
     terminal of its own gets SIGHUP, since no client can ever reach that terminal again.
@@ -121,7 +122,7 @@ async def run_process(
         return {"exit": _NO_PROGRAM, "by": "waypoint", "ended": False, "said": "cannot run '': no program is named"}
     process = _Process(host, request)
     try:
-        await process.start(launcher)
+        await process.start(launcher, patience_s)
         return await process.serve(inlet, outlet)
     except (OSError, WaypointError) as error:
         return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": _words(error, request)}
@@ -146,7 +147,7 @@ class _Process:
         self._input = -1
         self._outputs: list[int] = []
 
-    async def start(self, launcher: Launcher) -> None:
+    async def start(self, launcher: Launcher, patience_s: float) -> None:
         request, user = self._request, self._host.setting.user
         wrapper = ["/bin/sh", f"/{OWN_FOLDER}/child.sh", f"{self._host.left.path}/{self._file}", *request.argv]
         spec = EnterSpec(
@@ -160,6 +161,7 @@ class _Process:
             rows=request.rows,
             cols=request.cols,
             seccomp=self._host.seccomp,
+            patience_s=patience_s,
         )
         theirs = [] if request.tty else self._make_pipes()
         try:
@@ -265,8 +267,7 @@ class _Process:
     def _signal(self, name: str) -> None:
         number = getattr(signal, f"SIG{name}", None)
         if isinstance(number, signal.Signals) and not pidfd.has_ended(self._pidfd):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, number)
+            signals.send_to_group(self._pid, number, functools.partial(cgroups.members, self._host.cgroup))
 
     def _result(self) -> dict[str, object]:
         left = self._host.left

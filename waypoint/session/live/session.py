@@ -13,6 +13,7 @@ from shellwrap.ring import Ring
 from waypoint.launch.ground.start_plan import has_hooks, shell_of
 from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.program import MASTER_FD
+from waypoint.launch.spec import START_S
 from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import cgroups, pidfd, procfs
 from waypoint.linux.tty import ptys
@@ -36,6 +37,7 @@ from waypoint.terminal.view import Viewers
 from waypoint.terminal.view_filter import blank
 
 DRAIN_S = 2.0
+KILLED_DRAIN_S = 0.2  # the same for a session that another operation kept from being stopped
 CLIENTS_S = 10.0
 NETWORK_SETUP_S = 2.0  # how long a command waits for the network; the first session of a home must start the router
 
@@ -66,12 +68,14 @@ class LiveSession:
     """`not_back`: why the processes were not restored, if they were to be, and the parts of the shell's state that were
     not restored. `restarted`: the programs of the capture from which the session started; None if they were not to be
     started again. `hooks_running`: how many of the session's own hooks run now (service/session_hooks.py).
+    `is_killed`: a `stop` has killed the processes, and will end the session when it has the branch's turn.
     `no_way_out`: why the private network has no connection; "" if it has one. `network_setup`: the task that sets up
     the private network; None if the session needs none.
     """
 
     not_back: Sequence[Degradation] = ()
     hooks_running: int = 0
+    is_killed: bool = False
     no_way_out: Callable[[], str] = str
     network_setup: asyncio.Task[None] | None = None
     restarted: RestartedPrograms | None = None
@@ -175,13 +179,16 @@ class LiveSession:
             await _wait_for_network(self)
             return await self.shell.execute(request, inlet, outlet)
 
-    async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+    async def run(
+        self, request: RunRequest, inlet: Inlet, outlet: Outlet, patience_s: float = START_S
+    ) -> dict[str, object]:
+        """Run a process of its own in the session. `patience_s`: how long its start may take."""
         record = self.record
         with self._stream(), status_place(record.init_pid, self.shell.desk.folder) as left:
             await _wait_for_network(self)
             setting, ids = record.row.setting, record.ids
             host = Host(record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, left)
-            return await run_process(host, self._launcher, request, inlet, outlet)
+            return await run_process(host, self._launcher, request, inlet, outlet, patience_s)
 
     async def logs(self, request: LogsRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         with self._stream():
@@ -200,9 +207,9 @@ class LiveSession:
                 self._no_streams.set()
 
     async def wait_drained(self) -> None:
-        """Wait until the ring has all output of the terminal, at most DRAIN_S, after the end of all processes."""
+        """Wait until the ring has all output of the terminal after the end of all processes, at most DRAIN_S."""
         with contextlib.suppress(TimeoutError):  # a client takes its output slowly; `close` gives it CLIENTS_S more
-            await asyncio.wait_for(self.terminal.closed.wait(), DRAIN_S)
+            await asyncio.wait_for(self.terminal.closed.wait(), KILLED_DRAIN_S if self.is_killed else DRAIN_S)
 
     async def close(self, status: int | None) -> None:
         """Report the end with `status` to all clients, give them CLIENTS_S to take the output, then release the

@@ -29,6 +29,10 @@ _MAX_ANSWERED = 64  # how many captured or interrupted requests are answered whe
 _TAKE_S = 10.0  # how many seconds a client may pause while it reads an answer that is longer than its FIFO's capacity
 _MAX_SERVED = 8
 """How many requests of a session are served at a time. Further requests wait, since the daemon serves all sessions."""
+_PLACES = 2
+"""How many requests of a session are carried out at a time. The others of _MAX_SERVED wait, so a session does not use
+up the daemon's threads.
+"""
 _BURST, _PER_S = 64, 20.0
 """A session may make _BURST requests at once. Beyond that, _PER_S requests a second are served."""
 _REST = 20.0
@@ -62,7 +66,8 @@ class Spool:
     """Serves the requests of one session. A client announces a request by a byte in the FIFO `bell`, so an idle session
     costs nothing.
 
-    `moving`: the lock to hold while a request is served that moves the session's branch.
+    `moving`: the lock to hold while a request is served that moves the session's branch. `places`: one is to be held
+    while a request is served.
     """
 
     def __init__(self, folder: RunFolder, tidy: Callable[[RunFolder], None]) -> None:
@@ -78,6 +83,7 @@ class Spool:
         self._one_served = asyncio.Event()
         self._pace = _Pace()
         self.moving = asyncio.Lock()
+        self.places = asyncio.Semaphore(_PLACES)
 
     def open(self, on_request: OnRequest, restored: Answer | None = None) -> None:
         """Begin to serve requests. A request that an earlier daemon had begun to serve is answered with a failure.
