@@ -1,15 +1,27 @@
 """`shell --bind`: files and folders of the host that a session shares with it."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.people import Person
-from tests.acceptance.sessions import inside, refused, session
+from tests.acceptance.sessions import inside, put, refused, session
 from tests.collecting import collecting
 from tests.homes import Home
 
 pytestmark = pytest.mark.privileged
+
+
+LOCKS = """
+import fcntl, os, signal, struct
+files = [open(f'/mnt/{number}', 'w') for number in range(3)]
+fcntl.flock(files[0], fcntl.LOCK_EX)
+fcntl.lockf(files[1], fcntl.LOCK_EX)
+fcntl.fcntl(files[2], 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0))  # F_OFD_SETLK
+os.close(os.open('/srv/locked', os.O_CREAT))
+signal.pause()
+"""
 
 
 @pytest.fixture
@@ -96,3 +108,36 @@ def test_a_bind_target_behind_a_link_of_the_session_changes_nothing_outside(
             assert "bind" in done.stderr or "link" in done.stderr
     assert not Path("/etc/waypoint-was-here").exists()
     assert not (tmp_path / "x").exists()
+
+
+def locked(folder: Path) -> list[bool]:
+    """Whether somebody has the lock that a process of LOCKS takes, for each of the files."""
+    found = []
+    for number, take in enumerate((fcntl.flock, fcntl.lockf, fcntl.lockf)):
+        with (folder / str(number)).open("r+") as file:
+            try:
+                take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.append(True)
+            else:
+                found.append(False)
+    return found
+
+
+@pytest.mark.requires("criu")
+def test_a_copy_takes_the_locks_on_shared_files_that_are_free_and_waits_for_none(home: Home, shared: Path) -> None:
+    with session(home, "root", "--bind", f"{shared}:/mnt") as branch:
+        put(home, branch, "/srv/locks.py", LOCKS)
+        inside(home, branch, "python3 /srv/locks.py & until [ -e /srv/locked ]; do sleep 0.01; done")
+        home.must("checkpoint", "with-locks", "-b", branch, "--tier", "live")
+        second = home.must("fork", "with-locks", f"{branch}-2", "--tier", "live")
+        lost = [f"degraded: the lock on /mnt/{number} of python3" for number in range(3)]
+        assert [line.partition(" (pid")[0] for line in second.stderr.splitlines()] == lost
+        home.must("stop", f"{branch}-2", "--discard")
+        home.must("stop", branch)
+        assert locked(shared) == [False] * 3
+        third = home.must("fork", "with-locks", f"{branch}-3", "--tier", "live")
+        assert third.stderr == ""
+        assert locked(shared) == [True] * 3
+        home.must("stop", f"{branch}-3", "--discard")
+        home.must("rm", "with-locks")

@@ -1,5 +1,7 @@
-"""Taking again the file locks that a restore loses: locks of fcntl(2) and lockf(3) on files that their owner has
-mapped.
+"""Taking file locks again in restored processes, where CRIU cannot do it.
+
+Locks of fcntl(2) and lockf(3) on files that their owner has mapped are lost in a restore. For a session with bind
+mounts, all locks are taken here instead of by CRIU, which would wait for those that other programs have.
 
 A process loses all such locks on a file when it closes any descriptor of that file. CRIU takes the locks first, then
 opens, maps and closes each mapped file (criu/pie/restorer.c). This affects databases: sqlite in WAL mode maps its
@@ -26,14 +28,18 @@ from waypoint.linux.tasks import cgroups, mappings, procfs, ptrace
 from waypoint.processes.criu.image_files import LOCKS, LOCKS_MAGIC, read_messages
 from waypoint.processes.criu.messages import LOCK_ENTRY, decode
 
-_OF_FCNTL = 1  # FL_POSIX in linux/fs.h
+_OF_FCNTL, _OF_FLOCK, _OF_OFD = 1, 2, 4  # FL_POSIX, FL_FLOCK, FL_OFD in criu/include/file-lock.h
 _FLOCK = struct.Struct("<hh4xqqi4x")  # struct flock: type, whence, start, len, pid
-_FCNTL = 72  # the number of fcntl(2) on x86-64
+_FCNTL, _FLOCK_CALL = 72, 73  # the numbers of fcntl(2) and flock(2) on x86-64
+_F_OFD_SETLK = 37
 
 
 class Lock(NamedTuple):
-    """A lock of fcntl(2). `pid`: its owner, as seen inside. `length`: in bytes; 0: to the end of the file."""
+    """A file lock. `kind`: a flag of CRIU. `pid`: its owner, as seen inside. `length`: in bytes; 0: to the end of the
+    file.
+    """
 
+    kind: int
     pid: int
     fd: int
     type: int
@@ -41,26 +47,34 @@ class Lock(NamedTuple):
     length: int
 
 
-def to_take(images_fd: int) -> list[Lock]:
-    """The locks in the images, for `take_again`. Raises OSError; ValueError if the image is malformed."""
-    return _read(images_fd) if machine.architecture() == "x86_64" else []
+def can_take() -> bool:
+    return machine.architecture() == "x86_64"
+
+
+def to_take(images_fd: int, *, all_kinds: bool = False) -> list[Lock]:
+    """The locks in the images, for `take_again`; without `all_kinds` only those of fcntl(2). Raises OSError; ValueError
+    if the image is malformed.
+    """
+    found = _read(images_fd) if can_take() else []
+    return found if all_kinds else [lock for lock in found if lock.kind == _OF_FCNTL]
 
 
 def lost(images_fd: int, pids: Collection[int]) -> list[str]:
     """The locks that a restore of the images loses for good, in the form `/srv/app.db-shm of python3 (pid 7)`, sorted.
     `pids`: the processes of the session, as the host sees them. Raises OSError; ValueError if the image is malformed.
     """
-    if machine.architecture() == "x86_64":
+    if can_take():
         return []  # on this machine, lost locks are taken again
     found: set[str] = set()
-    for pid, owned in _owners(_read(images_fd), pids):
+    for pid, owned in _owners([lock for lock in _read(images_fd) if lock.kind == _OF_FCNTL], pids):
         with contextlib.suppress(OSError):
             found.update(_names(_mapped(pid, owned), procfs.stat(pid).name, owned))
     return sorted(found)
 
 
-def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
-    """Have the restored processes of the group take their locks on mapped files again, and thaw the group.
+def take_again(locks: Collection[Lock], cgroup: str, *, mapped_only: bool) -> list[str]:
+    """Have the restored processes of the group take their locks again, with `mapped_only` those on mapped files. Thaw
+    the group. No process waits for a lock that another has.
 
     The group must be frozen or freezing, and no process of it may have run since the restore. Returns the locks that
     could not be taken, in the form of `lost`. The group is thawed after an OSError, too.
@@ -75,7 +89,9 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
                 ptrace.interrupt(tid)
                 ptrace.wait(tid)
         cgroups.thaw(cgroup)  # the tasks still do not run, because ptrace has stopped them
-        return sorted({name for pid, owned in _owners(locks, pids) for name in _take(pid, owned)})
+        return sorted(
+            {name for pid, owned in _owners(locks, pids) for name in _take(pid, owned, mapped_only=mapped_only)}
+        )
     finally:
         for tid in stopped:
             with contextlib.suppress(OSError):  # killed meanwhile
@@ -83,21 +99,29 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
         cgroups.thaw(cgroup)
 
 
-def _take(pid: int, owned: list[Lock]) -> list[str]:
+def _take(pid: int, owned: list[Lock], *, mapped_only: bool) -> list[str]:
     """Have the process take its locks. Returns the locks that it could not take, which are all if ptrace fails."""
-    mapped = _mapped(pid, owned)
+    files = _mapped(pid, owned) if mapped_only else procfs.open_files(pid)
     name = procfs.stat(pid).name
-    left = list(reversed(owned)) if mapped else []
+    left = list(reversed(owned)) if files else []
     refused = []
     with contextlib.suppress(OSError):
-        code = ptrace.code_place(pid) if mapped else 0
+        code = ptrace.code_place(pid) if files else 0
         while left:
-            lock = left[-1]
-            data = _FLOCK.pack(lock.type, os.SEEK_SET, lock.start, lock.length, 0)
-            if ptrace.system_call(pid, code, _FCNTL, lock.fd, fcntl.F_SETLK, data=data) != 0:
-                refused.append(lock)
+            if not _lock(pid, code, left[-1]):
+                refused.append(left[-1])
             left.pop()
-    return _names(mapped, name, [*refused, *left])
+    return _names(files, name, [*refused, *left])
+
+
+def _lock(pid: int, code: int, lock: Lock) -> bool:
+    """Have the stopped process take the lock, unless it would have to wait. `code`: `ptrace.code_place`."""
+    data = _FLOCK.pack(lock.type, os.SEEK_SET, lock.start, lock.length, 0)
+    if lock.kind == _OF_FLOCK:
+        how = fcntl.LOCK_SH if lock.type == fcntl.F_RDLCK else fcntl.LOCK_EX
+        return ptrace.system_call(pid, code, _FLOCK_CALL, lock.fd, how | fcntl.LOCK_NB, data=data) == 0
+    command = fcntl.F_SETLK if lock.kind == _OF_FCNTL else _F_OFD_SETLK
+    return ptrace.system_call(pid, code, _FCNTL, lock.fd, command, data=data) == 0
 
 
 def _owners(locks: Collection[Lock], pids: Collection[int]) -> Iterator[tuple[int, list[Lock]]]:
@@ -119,9 +143,9 @@ def _names(mapped: dict[int, str], name: str, owned: list[Lock]) -> list[str]:
 def _read(images_fd: int) -> list[Lock]:
     entries = [decode(LOCK_ENTRY, message) for message in read_messages(images_fd, LOCKS, LOCKS_MAGIC)]
     return [
-        Lock(*(_number(entry.get(name, 0)) for name in ("pid", "fd", "type", "start", "len")))
+        Lock(*(_number(entry.get(name, 0)) for name in ("flag", "pid", "fd", "type", "start", "len")))
         for entry in entries
-        if entry["flag"] == _OF_FCNTL
+        if entry["flag"] in (_OF_FCNTL, _OF_FLOCK, _OF_OFD)
     ]
 
 

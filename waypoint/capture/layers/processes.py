@@ -367,10 +367,11 @@ class Processes(Layer):
         work = target.folder / "criu"
         work.mkdir(mode=0o700)
         ids = self.of(origin).ids
+        shares_files = bool(origin.setting.binds) and locks.can_take()  # CRIU would wait for the locks of others
         with (
             open_for_root_of(ids, area.hot.images(origin.id)) as images_fd,
             open_folder(work) as work_fd,
-            _held_until_complete(target, [] if target.stays_frozen else locks.to_take(images_fd)) as on_notice,
+            _held_until_complete(target, images_fd, shares_files=shares_files) as on_notice,
         ):
             options = RestoreOptions(
                 images_fd=images_fd,
@@ -380,7 +381,7 @@ class Processes(Layer):
                 deadline_s=HUNG_S,
                 empty_network=origin.setting.net != "host",
                 close_connections=origin.setting.net == "host",
-                file_locks=not target.stays_frozen,
+                file_locks=not target.stays_frozen and not shares_files,
                 on_notice=on_notice,
             )
             try:
@@ -393,10 +394,11 @@ class Processes(Layer):
 
 
 @contextlib.contextmanager
-def _held_until_complete(target: RestoreTarget, locks_of: list[locks.Lock]) -> Iterator[OnNotice | None]:
+def _held_until_complete(target: RestoreTarget, images_fd: int, *, shares_files: bool) -> Iterator[OnNotice | None]:
     """Before the restored tasks run, put unread bytes back into their terminals, and have the tasks take their locks
-    again. Yields CRIU's listener.
+    again: with `shares_files` all of them. Yields CRIU's listener.
     """
+    locks_of = [] if target.stays_frozen else locks.to_take(images_fd, all_kinds=shares_files)
     has_unread = terminal_queues.are_taken(target.folder)
     if not (locks_of or has_unread or target.stays_frozen):
         yield target.on_notice
@@ -420,7 +422,8 @@ def _held_until_complete(target: RestoreTarget, locks_of: list[locks.Lock]) -> I
         if target.stays_frozen:
             return
         if locks_of:
-            target.lost += [degradation("lock-lost", one) for one in locks.take_again(locks_of, target.cgroup)]
+            lost = locks.take_again(locks_of, target.cgroup, mapped_only=not shares_files)
+            target.lost += [degradation("lock-lost", one) for one in lost]
         cgroups.thaw(target.cgroup)
     finally:
         cgroups.end(target.aside)
