@@ -19,6 +19,7 @@ from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, FilesLayer, Fixed, Tier
 from waypoint.processes.criu.causes import CriuAccident, CriuRefused, Diagnosis
+from waypoint.processes.criu.options import ERRORS_ONLY, WARNINGS
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 
 VERBS = ("prepare", "ready", "begin", "finish", "release", "record")
@@ -27,11 +28,14 @@ GROUP = "/no/such/group"
 
 @dataclass
 class Log:
-    """The steps in order. `fails`: the exception that a step always raises. `first_fails`: those of its first calls."""
+    """The steps in order. `fails`: the exception that a step always raises. `first_fails`: those of its first calls.
+    `levels`: of CRIU's log, in each try.
+    """
 
     steps: list[str] = field(default_factory=list)
     fails: dict[str, BaseException] = field(default_factory=dict)
     first_fails: dict[str, list[WaypointError]] = field(default_factory=dict)
+    levels: list[int] = field(default_factory=list)
 
     def note(self, step: str) -> None:
         self.steps.append(step)
@@ -44,6 +48,7 @@ class Log:
 class LoggedPart(Part):
     def __init__(self, taking: Taking, kind: str, log: Log) -> None:
         super().__init__(taking)
+        log.levels += [taking.log_level] if kind == "processes" else []
         for verb in VERBS:
             setattr(self, verb, lambda verb=verb: self._act(kind, verb, log))
         self.cancel = lambda: log.note(f"{kind} cancel")  # type: ignore[method-assign]
@@ -92,9 +97,10 @@ class LoggedSubject:
 
 
 class LoggedPause:
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, each_ms: float) -> None:
         self._log = log
         self._on = False
+        self._each_ms = each_ms
         self.ms = 0.0
 
     def announce(self) -> None:
@@ -111,7 +117,7 @@ class LoggedPause:
     def end(self) -> None:
         if self._on:
             self._on = False
-            self.ms += 1.0
+            self.ms += self._each_ms
             self._log.note("thaw")
 
 
@@ -120,9 +126,10 @@ class Stage:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log = Log()
+        self.pause_ms = 1.0
         layers = tuple(LoggedLayer(kind, self.log) for kind in ("shell", "files", "processes", "terminal"))
         monkeypatch.setattr(taking, "LAYERS", layers)
-        monkeypatch.setattr(taking, "Pause", lambda _cgroup: LoggedPause(self.log))
+        monkeypatch.setattr(taking, "Pause", lambda _cgroup: LoggedPause(self.log, self.pause_ms))
         self._area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the fake layers do not use the pool
 
     def take(self, options: CaptureOptions, *, with_criu: bool = True) -> Capture:
@@ -217,6 +224,25 @@ def test_processes_that_criu_refuses_twice_are_left_out(stage: Stage) -> None:
     assert (taken.tier, taken.paused_ms) == ("respawn", 3.0)
     [lost] = taken.degraded
     assert (lost.code, text_of(lost)) == ("no-processes", "without its processes: it has an io_uring")
+
+
+@pytest.mark.parametrize("refusal", [refused(), Failed("copy", "the files", "slow", code="capture-too-slow")])
+def test_after_a_long_pause_a_refused_session_is_not_paused_again(stage: Stage, refusal: WaypointError) -> None:
+    stage.pause_ms = 1001.0
+    stage.log.first_fails["processes finish"] = [refusal]
+    if isinstance(refusal, CannotCapture):
+        assert stage.take(BEST).tier == "respawn"
+    else:
+        with pytest.raises(Failed, match="slow"):
+            stage.take(BEST)
+    assert stage.log.steps.count("freeze for a dump") == 1
+
+
+def test_after_a_long_pause_criu_does_not_log_everything(stage: Stage) -> None:
+    stage.pause_ms = 1001.0
+    stage.log.first_fails["processes finish"] = [died()]
+    assert stage.take(BEST).tier == "live"
+    assert stage.log.levels == [ERRORS_ONLY, WARNINGS]
 
 
 def test_processes_that_cannot_be_dumped_are_left_out(stage: Stage) -> None:

@@ -71,6 +71,11 @@ def opens_to_write(path: str) -> None:
     opens(path, os.O_WRONLY)
 
 
+def leases() -> None:
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+
 def lists(path: str) -> str | None:
     return None if os.listdir(path) else "empty"
 

@@ -133,6 +133,7 @@ _MOUNTS = {
         _rare(_refused("mounts('binfmt_misc')"))
     ),  # since Linux 6.7 each user namespace has its own
     "mount: cgroups in a namespace of its own": _refused("mounts_cgroups()")._replace(by_filter=True),
+    "lease: opening a file waits for its holder": Wall("leases()", "EINVAL", by_filter=True),
     "mount: without a mask": _refused("unmounts('/proc')"),
     "mount: without a local mount": _refused("unmounts(facts.second)"),
     "mount: writable": _refused("remounts('/proc')"),

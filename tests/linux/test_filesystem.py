@@ -1,6 +1,9 @@
 """Copying, removing and measuring trees; disk space; programs of the machine."""
 
+import contextlib
+import fcntl
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -35,6 +38,21 @@ def test_removing_a_tree_twice_is_no_error(tmp_path: Path) -> None:
     filesystem.remove_tree(tmp_path / "tree")
     filesystem.remove_tree(tmp_path / "tree")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_copy_that_waits_for_a_lease_is_given_up(tmp_path: Path) -> None:
+    for name in ("source", "target"):
+        (tmp_path / name).mkdir()
+    with contextlib.ExitStack() as opened:
+        lease = opened.enter_context((tmp_path / "source/file").open("w"))
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        opened.callback(signal.signal, signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fds = [os.open(tmp_path / name, os.O_RDONLY | os.O_DIRECTORY) for name in ("source", "target")]
+        for fd in fds:
+            opened.callback(os.close, fd)
+        with pytest.raises(subprocess.TimeoutExpired):
+            filesystem.copy_tree_within(None, *fds, 0.1)
 
 
 @pytest.mark.privileged

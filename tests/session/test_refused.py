@@ -16,7 +16,7 @@ from waypoint.linux.calls.libc import MACHINE
 from waypoint.model.records import Seccomp
 
 ALLOWED = 0
-EPERM, ENOSYS, EAFNOSUPPORT = errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT
+EPERM, ENOSYS, EAFNOSUPPORT, EINVAL = errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT, errno.EINVAL
 CASES = [(machine, architecture) for machine, ran in ON_MACHINE.items() for architecture in ran]
 KINDS: tuple[Seccomp, ...] = ("default", "userns")
 
@@ -25,6 +25,13 @@ if MACHINE == "x86_64":
     HEADERS |= {"x86_64": "x86_64-linux-gnu/asm/unistd_64.h", "i386": "x86_64-linux-gnu/asm/unistd_32.h"}
 
 NEWUSER, NEWNS, NEWCGROUP, NEWTIME, SIGCHLD, THREAD = 0x10000000, 0x00020000, 0x02000000, 0x80, 17, 0x003D0F00
+NO_LEASES = [
+    ((3, 1), ALLOWED, ALLOWED),
+    ((3, 1025), ALLOWED, ALLOWED),  # F_GETLEASE
+    ((3, 1024), EINVAL, EINVAL),
+    ((3, 1040), EINVAL, EINVAL),
+    ((3, 7 << 32 | 1024), EINVAL, EINVAL),
+]
 # By the name of a call: its arguments, and the results under the filters `default` and `userns`.
 IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
     "clone": [
@@ -62,6 +69,8 @@ IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
         ((8, 0x1000), EPERM, EPERM),
         ((3, 0x1000), ALLOWED, ALLOWED),
     ],
+    "fcntl": NO_LEASES,
+    "fcntl64": NO_LEASES,
     "ioctl": [
         ((0, 0x5401), ALLOWED, ALLOWED),
         ((0, 0x5412), EPERM, EPERM),
@@ -133,7 +142,7 @@ def test_some_calls_are_refused_only_with_certain_arguments(
     program, audit = filter_program(kind, machine), AUDIT_NUMBERS[architecture]
     for name, rows in IN_PART.items():
         if name not in NUMBERS[architecture]:
-            assert name == "socketcall"
+            assert name in ("socketcall", "fcntl64")
             continue
         for arguments, *expected in rows:
             answer = verdict(program, audit, NUMBERS[architecture][name], arguments)
@@ -173,7 +182,7 @@ def test_without_kernel_support_there_is_no_filter(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("architecture", HEADERS)
 def test_the_call_numbers_match_the_kernel_headers(architecture: str) -> None:
     text = Path("/usr/include", HEADERS[architecture]).read_text()
-    found = dict(re.findall(r"^#define\s+__NR_(\w+)\s+(\d+)$", text, re.MULTILINE))
+    found = dict(re.findall(r"^#define\s+__NR(?:3264)?_(\w+)\s+(\d+)$", text, re.MULTILINE))
     mine = NUMBERS[architecture]
     assert {name: int(found[name]) for name in mine if name in found} == {n: mine[n] for n in mine if n in found}
     newer = {"set_mempolicy_home_node", "open_tree_attr"}  # Linux 5.17 and 6.15

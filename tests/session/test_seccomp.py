@@ -121,7 +121,7 @@ def filters_of(session: dict[str, Any]) -> set[tuple[str, str]]:
 def expect_refusals(home: Home, branch: str) -> None:
     assert filters_of(facts(home, branch)) == {("2", "1")}
     assert answers(home, branch, ARGUMENTS) == {name: ELSE.get(name, errno.EPERM) for name in ARGUMENTS}
-    everything = dict.fromkeys(set(NUMBERS[MACHINE]) - {*ARGUMENTS, "clone", "vhangup"}, ())
+    everything = dict.fromkeys(set(NUMBERS[MACHINE]) - {*ARGUMENTS, "clone", "fcntl", "vhangup"}, ())
     assert set(answers(home, branch, everything).values()) == {errno.EPERM}
 
 

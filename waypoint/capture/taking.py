@@ -23,12 +23,16 @@ from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, Layers, Machine, Tier
 from waypoint.processes.criu.cause_table import DISK_FULL
 from waypoint.processes.criu.causes import KILLED, CriuFailed
-from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
+from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING, WARNINGS
 
 log = logging.getLogger(__name__)
 
 _SETTLED_S = 1.0
 """A process that has run for less time may end by itself, so its end is not attributed to a killed CRIU."""
+_LONG_PAUSE_MS = 1000.0
+"""After a longer pause the processes are not paused again to find a better reason for a refusal, and CRIU does not log
+everything: its log would grow with the processes.
+"""
 _ENDS_WITHIN_S = 0.1  # a process harmed by a killed CRIU ends within this time after the thaw
 
 
@@ -56,7 +60,8 @@ def take(taking: Taking) -> Capture:
 def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     """Take the capture with its processes, in one or two tries.
 
-    Raises CannotCapture only if the checks of `check_refused` or both tries refused the processes. A refusal after a
+    Raises CannotCapture only if the checks of `check_refused`, both tries, or a first try with a long pause refused the
+    processes. A refusal after a
     killed CRIU does not count, because that CRIU may leave traces in the session for a moment, which the next CRIU
     refuses.
     """
@@ -68,11 +73,16 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     try:
         return _attempt(taking, pause, "live")
     except (CriuFailed, Failed, OSError) as error:
+        is_long = pause.ms > _LONG_PAUSE_MS
+        if isinstance(error, WaypointError) and (
+            error.code == "capture-too-slow" or (is_long and isinstance(error, CannotCapture))
+        ):
+            raise
         first = error
     log.warning("capture of %s, first try: %s", subject.facts.branch, first)
     drop_layers(taking.area, taking.capture_id)
     try:
-        taken = _attempt(taking, pause, "live", EVERYTHING)
+        taken = _attempt(taking, pause, "live", WARNINGS if is_long else EVERYTHING)
     except CannotCapture as error:
         if isinstance(first, CannotCapture):
             raise

@@ -356,6 +356,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
         "bind mount.",
         "Close it before the checkpoint.",
     ),
+    "capture-too-slow": ErrorCode(
+        125,
+        "The files in the session's /dev/shm could not be copied in time. The session continues.",
+        "End the program that holds them back, for example with leases (fcntl).",
+    ),
     "store-damaged": ErrorCode(10, "Stored data differs from what Waypoint wrote.", ""),
     "not-encrypted": ErrorCode(
         10,

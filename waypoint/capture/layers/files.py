@@ -22,6 +22,7 @@ from waypoint.model.paths import SHARED_MEMORY
 from waypoint.model.records import Capture, FilesLayer
 
 _PAGE = 4096
+_COPY_S, _COPY_BYTES_S, _COPY_FILES_S = 10.0, 20e6, 500.0
 
 
 class FilesPart(Part):
@@ -86,7 +87,11 @@ class FilesPart(Part):
         userns = idmapped.namespace(ids.lines()) if ids.is_shifted else None
         with idmapped.opened(target, userns) as copy:
             try:
-                filesystem.copy_tree_within(userns, source, copy)
+                filesystem.copy_tree_within(userns, source, copy, _limit_s(source))
+            except subprocess.TimeoutExpired as error:
+                said = f"they could not be copied in {error.timeout:.0f} s"
+                next_step = "end the program that holds them back (a lease of fcntl), and try again"
+                raise Failed("copy the files of", SHARED_MEMORY, said, next_step, code="capture-too-slow") from error
             except subprocess.CalledProcessError as error:  # the disk is full; a path is too long for `cp`
                 said = os.fsdecode(error.stderr or b"").strip()[-200:] or str(error)
                 next_step = (
@@ -94,6 +99,12 @@ class FilesPart(Part):
                     "files that cannot be copied, and try again"
                 )
                 raise Failed("copy the files of", SHARED_MEMORY, said, next_step) from error
+
+
+def _limit_s(memory: int) -> float:
+    """How long the copy of a tmpfs may take while the session is frozen: several times as long as on a slow disk."""
+    size_bytes, files = filesystem.used_now(beneath.name_of(memory))
+    return _COPY_S + size_bytes / _COPY_BYTES_S + files / _COPY_FILES_S
 
 
 class Files(Layer):

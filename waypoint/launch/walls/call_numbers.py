@@ -33,6 +33,8 @@ clone3                435    435     435  435
 create_module         174    127       -    -
 delete_module         176    129     106  129
 fanotify_init         300    338     262  367
+fcntl                  72     55      25   55
+fcntl64                 -    221       -  221
 finit_module          313    350     273  379
 fsconfig              431    431     431  431
 fsmount               432    432     432  432

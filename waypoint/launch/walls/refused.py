@@ -34,6 +34,10 @@ _REFUSED_FAMILIES = (38, 40)
 _FAMILIES = (1, 2, 10, 16, 17)
 _SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR = 1, 8
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+# Leases and delegations: whoever opens such a file waits up to 45 s for its holder (/proc/sys/fs/lease-break-time). A
+# capture would wait for a frozen session, and programs of the machine for a session that has bound their file. EINVAL
+# is the kernel's error for a file system without leases.
+_F_SETLEASE, _F_SETDELEG = 1024, 1040
 # The allowed personalities: ADDR_NO_RANDOMIZE (gdb, setarch -R), UNAME26, PER_LINUX32. Others make mappings executable
 # or map the first page.
 _PERSONALITIES = 0x0040000 | 0x0020000 | 0x0008
@@ -53,10 +57,13 @@ sethostname setns umount umount2
 """
 
 _OF_FAMILIES = if_one_of(0, _REFUSED_FAMILIES, _EPERM, if_one_of(0, _FAMILIES, ALLOW, otherwise=_NO_FAMILY))
+_NO_LEASES = if_one_of(1, (_F_SETLEASE, _F_SETDELEG), seccomp.refuse(errno.EINVAL))
 
 _IN_PART: dict[str, Instructions] = {
     "clone": if_any_bit(0, _NEW_CGROUP_NAMESPACE, _EPERM),
     "clone3": _ENOSYS,
+    "fcntl": _NO_LEASES,
+    "fcntl64": _NO_LEASES,
     "ioctl": if_one_of(1, (_TIOCSTI, _TIOCLINUX), _EPERM),  # these two insert input into a terminal
     "personality": if_any_bit(
         0, _ASK_PERSONALITY & ~_PERSONALITIES, if_one_of(0, (_ASK_PERSONALITY,), ALLOW, otherwise=_EPERM)

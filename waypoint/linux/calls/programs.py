@@ -49,10 +49,11 @@ def run(
     pass_fds: tuple[int, ...] = (),
     folder: StrPath | None = None,
     user: Identity | None = None,
+    limit_s: float | None = None,
 ) -> bytes:
     """Run program `name` to its end, with stdin from /dev/null and the C locale; return its stdout. `pass_fds`: the
     descriptors that it gets besides, under their numbers. `folder`: its working directory, which `user`, with whose
-    rights it runs, need not be able to reach.
+    rights it runs, need not be able to reach. After `limit_s` it is killed, and this raises TimeoutExpired.
 
     Raises FileNotFoundError if there is no such program, subprocess.CalledProcessError (with `stderr` as bytes) if the
     program fails. If the caller is killed, the program continues, so it may still change files for a while.
@@ -65,6 +66,7 @@ def run(
         check=True,
         pass_fds=pass_fds,
         cwd=folder,
+        timeout=limit_s,
         **_as_user(user),
     )
     return done.stdout

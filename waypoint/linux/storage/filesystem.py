@@ -68,6 +68,12 @@ def has_files(path: StrPath, count: int) -> bool:
     return numbers.f_files == 0 or numbers.f_favail >= count
 
 
+def used_now(path: StrPath | int) -> tuple[int, int]:
+    """The bytes and the files that the whole file system under `path` has now (statvfs(3))."""
+    numbers = os.statvfs(path)
+    return (numbers.f_blocks - numbers.f_bfree) * numbers.f_frsize, numbers.f_files - numbers.f_ffree
+
+
 def total_bytes(path: StrPath) -> int:
     numbers = os.statvfs(path)
     return numbers.f_blocks * numbers.f_frsize
@@ -91,18 +97,19 @@ def copy_tree(source: StrPath, target: StrPath) -> None:
     programs.run("cp", *_COPYING, source, target)
 
 
-def copy_tree_within(userns: int | None, source: int, target: int) -> None:
+def copy_tree_within(userns: int | None, source: int, target: int, limit_s: float | None = None) -> None:
     """Copy the content of a folder like `copy_tree`, between two open folders.
 
     With `userns`, `cp` runs as root of that user namespace, for mounts in which only its ids are valid (idmapped.py);
-    then the attributes trusted.* are not copied.
+    then the attributes trusted.* are not copied. Raises TimeoutExpired after `limit_s`: the kernel lets `cp` wait for
+    each file that has a lease.
     """
     paths = [f"/proc/self/fd/{folder}/." for folder in (source, target)]  # without the dot, cp would copy the link
     if userns is None:
-        programs.run("cp", *_COPYING, *paths, pass_fds=(source, target))
+        programs.run("cp", *_COPYING, *paths, pass_fds=(source, target), limit_s=limit_s)
         return
     there = [f"--user=/proc/self/fd/{userns}", "--setuid=0", "--setgid=0", "--"]
-    programs.run("nsenter", *there, "cp", *_COPYING, *paths, pass_fds=(userns, source, target))
+    programs.run("nsenter", *there, "cp", *_COPYING, *paths, pass_fds=(userns, source, target), limit_s=limit_s)
 
 
 def remove_tree(path: StrPath) -> None:

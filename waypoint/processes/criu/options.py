@@ -17,6 +17,7 @@ from waypoint.processes.criu.messages import CGROUPS_IGNORE, EMPTY_NETWORK, NETW
 _MOST_GHOST_BYTES = (1 << 32) - 1
 
 ERRORS_ONLY = 1
+WARNINGS = 2
 EVERYTHING = 4
 
 

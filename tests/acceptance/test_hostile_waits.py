@@ -1,0 +1,89 @@
+"""Attacks with numbers of processes that have ended, and with files that hold back whoever opens them."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.sessions import facts, inside, put, session
+from tests.homes import Home, open_home
+from tests.session.ledger import group_of
+from tests.session.stale_group import LEAVE, process_with_number
+from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
+from waypoint.linux.tasks import cgroups, procfs
+
+pytestmark = [pytest.mark.privileged, pytest.mark.soak(part="walls")]
+
+LEASES = """
+import fcntl, os, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+held = [os.open(f'/dev/shm/{number}', os.O_RDWR | os.O_CREAT) for number in range(200)]
+for fd in held:
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+os.close(os.open('/srv/ready', os.O_CREAT))
+while True:
+    signal.pause()
+"""
+STOPPED_S = 2.0
+
+
+def root_of(home: Home, branch: str) -> Path:
+    return Path(f"/proc/{facts(home, branch)['pid']}/root")
+
+
+def members_of(home: Home, branch: str) -> list[int]:
+    return cgroups.members(f"{group_of(home)}/{facts(home, branch)['id']}")
+
+
+def test_a_timeout_ends_no_process_that_has_got_the_number_of_an_ended_foreground_group(home: Home) -> None:
+    with session(home, "root") as branch:
+        put(home, branch, "/srv/leave.py", LEAVE)
+        words = ("exec", "-b", branch, "--timeout", "5", "--", "python3 /srv/leave.py </dev/tty")
+        with home.background(*words) as command:
+            assert command.stdout is not None
+            assert command.stdout.readline() == b"left\n"
+            (number,) = {procfs.stat(pid).foreground for pid in members_of(home, branch)} - {-1}
+            with process_with_number(number):
+                assert command.wait(PATIENCE_S) == 124
+
+
+@pytest.fixture(scope="module")
+def unfiltered() -> Iterator[Home]:
+    with open_home("leases", seccomp=False) as home:
+        yield home
+
+
+@contextlib.contextmanager
+def leasing(home: Home) -> Iterator[str]:
+    """Start a session whose process has leases on 200 files in its /dev/shm, and yield its branch."""
+    with session(home, "root") as branch:
+        root = root_of(home, branch)
+        put(home, branch, "/srv/leases.py", LEASES)
+        inside(home, branch, "python3 /srv/leases.py & disown")
+        wait_until((root / "srv/ready").exists, "the session has its leases")
+        with pytest.raises(BlockingIOError):
+            os.open(root / "dev/shm/7", os.O_RDONLY | os.O_NONBLOCK)
+        yield branch
+
+
+def test_a_checkpoint_does_not_wait_for_leases_and_the_session_continues(unfiltered: Home) -> None:
+    """Without a filter of system calls the session may take leases."""
+    with leasing(unfiltered) as branch:
+        begun = time.monotonic()
+        refused = unfiltered.cli("checkpoint", "leased", "-b", branch, "--json")
+        assert json.loads(refused.stdout)["error"]["code"] == "capture-too-slow"
+        assert time.monotonic() - begun < DEADLINE_S / 2
+        assert inside(unfiltered, branch, "echo $((40 + 2))") == "42\n"
+
+
+def test_a_session_with_leases_is_stopped_during_a_checkpoint(unfiltered: Home) -> None:
+    with leasing(unfiltered) as branch, unfiltered.background("checkpoint", "leased", "-b", branch):
+        frozen = group_of(unfiltered) / facts(unfiltered, branch)["id"] / "cgroup.events"
+        wait_until(lambda: "frozen 1" in frozen.read_text(), "the session is frozen", brief=True)
+        begun = time.monotonic()
+        unfiltered.must("stop", branch, "--discard")
+        assert time.monotonic() - begun < STOPPED_S
