@@ -29,7 +29,6 @@ def keys_of(home: Path, workers: Workers, setting: Encryption | None) -> Keys:
 
 def encrypted(home: Path, key_file: str = "", passphrase: str = "") -> Encryption:
     found = encrypt(home, key_file, passphrase, lambda _: None)
-    assert found["hot_budget_bytes"] == 0
     return Encryption(**found["encryption"])
 
 
@@ -62,6 +61,7 @@ def test_a_key_file_is_read_when_it_is_there_and_only_its_owner_can_read_it(tmp_
 
 
 def test_setup_may_be_repeated_and_finds_a_key_file_that_was_moved(tmp_path: Path, workers: Workers) -> None:
+    assert encrypt(tmp_path, "", "", lambda _: None)["hot_budget_bytes"] == 0
     first = keys_of(tmp_path, workers, encrypted(tmp_path)).get()
     assert keys_of(tmp_path, workers, encrypted(tmp_path)).get() == first
     (tmp_path / "keys/store.key").rename(tmp_path / "moved")

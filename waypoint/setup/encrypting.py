@@ -21,14 +21,13 @@ def encrypt(home: Path, key_file: str, passphrase: str, say: Callable[[str], Non
     `key_file`: "": the usual one. `passphrase`: "": a key file unlocks the store. Raises StateConflict if the store has
     content that is not encrypted, or if another secret unlocks it.
     """
-    store = str(home / "store")
+    store, known = str(home / "store"), encryption_of(home)
     is_new = locking.check_can_encrypt(store, "passphrase" if passphrase else "key-file")
     if passphrase:
         locking.make_encrypted(store, Secret("passphrase", passphrase.encode()))
         say(f"encrypted {store}: a passphrase unlocks it; after each start of the daemon: waypoint setup --unlock")
         _say_the_rest(store, "the passphrase", say)
-        return settings(Encryption())
-    known = encryption_of(home)
+        return _settings(Encryption(), known)
     path = key_file or (known.key_file if known is not None else "") or str(home / FOLDER / NAME)
     if is_below(path, store):
         raise UsageProblem("use", f"the key file {path}", "it would lie in the store", "choose another folder")
@@ -43,12 +42,12 @@ def encrypt(home: Path, key_file: str, passphrase: str, say: Callable[[str], Non
         step = "move it to another one, and repeat setup with --encrypt --key-file PATH"
         say(f"this protects copies of the store only: whoever gets the whole disk has the key file, too; or {step}")
     _say_the_rest(store, path, say)
-    return settings(Encryption(key_file=path))
+    return _settings(Encryption(key_file=path), known)
 
 
-def settings(found: Encryption) -> dict[str, Any]:
-    # Copies of captures outside of the store are not encrypted, so they are removed soon.
-    return {"encryption": {"key_file": found.key_file}, "hot_budget_bytes": 0}
+def _settings(found: Encryption, known: Encryption | None) -> dict[str, Any]:
+    # Copies of captures outside of the store are not encrypted, so they are removed soon. Root may change that later.
+    return {"encryption": {"key_file": found.key_file}} | ({"hot_budget_bytes": 0} if known is None else {})
 
 
 def _say_the_rest(store: str, secret: str, say: Callable[[str], None]) -> None:

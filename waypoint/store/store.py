@@ -89,8 +89,8 @@ class Store:
                 raise config.damaged(path, "config.json: the key is not that of the id")
             return
         if master is None:
-            said = "it is encrypted, and its key is missing"
-            raise StateConflict("open", f"store {path}", said, "waypoint setup --unlock", code="store-locked")
+            said = "it is encrypted, and config.json of the home does not say so"
+            raise StateConflict("open", f"store {path}", said, "waypoint setup --encrypt", code="store-locked")
         from waypoint.store import encryption  # which loads more
 
         self.master = encryption.MasterKey(master)
