@@ -19,6 +19,7 @@ from waypoint.model.names import parse_name
 
 _UNPACK = """a=$1
 [ -d "$a" ] || a=$(dirname -- "$a")
+[ -d "$a" ] || { echo "$a: there is no such folder" >&2; exit 1; }
 t=$(mktemp -d "$a/.waypoint-cp.XXXXXX") || exit
 tar -xf - -C "$t" || { s=$?; rm -rf -- "$t"; exit $s; }
 printf %s "$t" """

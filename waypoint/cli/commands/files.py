@@ -1,11 +1,14 @@
 """`waypoint cp`, `waypoint cat`, `waypoint ls`, `waypoint mount` and `waypoint umount`."""
 
 import os
+import signal
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from waypoint.cli.caller import absolute
 from waypoint.cli.output import file_names, print_json, print_lines, write_all
+from waypoint.cli.terminal import EXIT_SIGNAL
 from waypoint.client.files import Files
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
@@ -22,6 +25,9 @@ class _Place(NamedTuple):
 
 
 def cp(given: Given) -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the part of a copy is removed first
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda received, _: sys.exit(EXIT_SIGNAL + received))
     client = Client(given.text("home"))
     source, dest = _place(given.required("source")), _place(given.required("dest"))
     if (source.name is None) == (dest.name is None):
