@@ -7,13 +7,15 @@ cut alike.
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from waypoint.store.objects import Buffer
 
 MAX_WHOLE_BYTES = 256 << 10
 """Files up to this size are one object."""
 _MIN, _USUAL, _MAX = 128 << 10, 512 << 10, 1 << 20
-_WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 8 << 20
 
 
 class Extent(NamedTuple):
@@ -46,34 +48,41 @@ def extents(fd: int, facts: os.stat_result) -> Iterator[Extent]:
         place = hole
 
 
-def pieces(fd: int, offset: int, length: int) -> Iterator[bytes]:
+def pieces(fd: int, offset: int, length: int) -> Iterator[Buffer]:
     """The content of a part of the open file, in pieces."""
     if length <= MAX_WHOLE_BYTES:
         yield read_at(fd, offset, length)
         return
     from pyfastcdc import FastCDC  # takes 20 ms, and most runs have no large file
 
-    cutter, rest = FastCDC(avg_size=_USUAL, min_size=_MIN, max_size=_MAX), b""
-    while length:
-        more = read_at(fd, offset, min(length, _WINDOW_BYTES - len(rest)))
-        offset, length = offset + len(more), length - len(more)
-        window = rest + more
+    cutter, end = FastCDC(avg_size=_USUAL, min_size=_MIN, max_size=_MAX), offset + length
+    while offset < end:
+        window = read_at(fd, offset, min(end - offset, WINDOW_BYTES))
         cuts = [chunk.length for chunk in cutter.cut_buf(window)]
-        if length:  # where the last piece ends depends on what follows
+        if offset + len(window) < end:  # where the last piece ends depends on what follows
             cuts.pop()
-        place = 0
-        for cut in cuts:
-            yield window[place : place + cut]
-            place += cut
-        rest = window[place:]
+        yield from split(window, cuts)
+        offset += sum(cuts)
+
+
+def split(window: bytes, lengths: Iterable[int]) -> Iterator[memoryview]:
+    """The parts of the window, without copying them."""
+    view, place = memoryview(window), 0
+    for length in lengths:
+        yield view[place : place + length]
+        place += length
 
 
 def read_at(fd: int, offset: int, length: int) -> bytes:
-    """Exactly `length` bytes. Raises OSError ESTALE if the file is shorter: it has changed meanwhile."""
+    """Exactly `length` bytes; the kernel is asked to read what follows. Raises OSError ESTALE if the file is shorter:
+    it has changed meanwhile.
+    """
     content = os.pread(fd, length, offset)
     while len(content) < length:
         more = os.pread(fd, length - len(content), offset + len(content))
         if not more:
             raise OSError(errno.ESTALE, "a file has become shorter while it was being read")
         content += more
+    if length > MAX_WHOLE_BYTES:
+        os.posix_fadvise(fd, offset + length, WINDOW_BYTES, os.POSIX_FADV_WILLNEED)
     return content

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf import hkdf, scrypt
 
 from waypoint.store.config import SALT_BYTES, LockedKey, Scrypt
-from waypoint.store.objects import CannotOpen
+from waypoint.store.objects import Buffer, CannotOpen
 
 KEY_BYTES, TAG_BYTES = 32, 16
 _NONCE_BYTES = 12
@@ -44,7 +44,7 @@ class Seal:
         self.salt = salt
         self._cipher = AESGCM(key)
 
-    def seal(self, content: bytes, place: int, about: bytes) -> bytes:
+    def seal(self, content: Buffer, place: int, about: bytes) -> bytes:
         """Seal a part; the result is longer by TAG_BYTES. No two parts of a file may have the same `place`. `about`:
         what must be the same when the part is opened (associated data).
         """

@@ -15,7 +15,7 @@ from blake3 import blake3
 from waypoint.linux.storage import filesystem
 from waypoint.linux.storage.files import write_all
 from waypoint.store.config import SALT_BYTES
-from waypoint.store.objects import DIGEST_BYTES, MAX_OBJECT_BYTES, Codec, Kind
+from waypoint.store.objects import DIGEST_BYTES, MAX_OBJECT_BYTES, Buffer, Codec, Kind
 
 if TYPE_CHECKING:
     from waypoint.store.encryption import MasterKey, Seal
@@ -27,6 +27,7 @@ _VERSION, _PLAIN, _AES_256_GCM = 1, 0, 1
 _SEALED_MORE = 16  # bytes by which a sealed payload is longer
 _MAX_DIRECTORY_BYTES = 64 << 20
 _BUFFER_BYTES = 1 << 20
+_BUFFERED = 32 << 10  # longer payloads are not copied to the buffer
 
 Address = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 
@@ -76,14 +77,14 @@ class PackWriter:
         self.path = path
         self._rows: list[PackRow] = []
         self._seal = seal
-        self._written = 0
+        self._written = self._begun = 0
         self._hasher = blake3()
         self._buffer = bytearray(_HEADER.pack(_BEGIN, _VERSION, _PLAIN if seal is None else _AES_256_GCM))
         self._buffer += seal.salt if seal is not None else b""
         self.size = len(self._buffer)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
-    def add(self, row: PackRow, payload: bytes) -> int:
+    def add(self, row: PackRow, payload: Buffer) -> int:
         """Append an object; return its offset. After an OSError only `abandon` may be called."""
         offset = self.size
         self._rows.append(row)
@@ -119,19 +120,28 @@ class PackWriter:
         os.close(self._fd)
         self._fd = -1
 
-    def _append(self, content: bytes) -> None:
-        self._buffer += content
+    def _append(self, content: Buffer) -> None:
         self.size += len(content)
-        if len(self._buffer) >= _BUFFER_BYTES:
+        if len(content) < _BUFFERED:
+            self._buffer += content
+            if len(self._buffer) >= _BUFFER_BYTES:
+                self._flush()
+        else:
             self._flush()
+            self._write(content)
 
     def _flush(self) -> None:
         if self._buffer:
-            self._hasher.update(self._buffer)
-            write_all(self._fd, self._buffer)
-            filesystem.begin_writing_out(self._fd, self._written, len(self._buffer))
-            self._written += len(self._buffer)
+            self._write(self._buffer)
             self._buffer.clear()
+
+    def _write(self, content: Buffer) -> None:
+        self._hasher.update(content)
+        write_all(self._fd, content)
+        self._written += len(content)
+        if self._written - self._begun >= _BUFFER_BYTES:
+            filesystem.begin_writing_out(self._fd, self._begun, self._written - self._begun)
+            self._begun = self._written
 
 
 class OpenPack(NamedTuple):

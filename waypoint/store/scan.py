@@ -15,9 +15,9 @@ import msgspec
 from waypoint.linux.storage import beneath
 from waypoint.model.errors import CannotCapture, as_text
 from waypoint.store import entries, trees
-from waypoint.store.cutting import extents, pieces, read_at
+from waypoint.store.cutting import WINDOW_BYTES, extents, pieces, read_at, split
 from waypoint.store.entries import Root, Row, TreeEntry
-from waypoint.store.objects import Kind
+from waypoint.store.objects import Buffer, Kind
 from waypoint.store.store import Writer
 
 LEFT_OUT = (
@@ -203,7 +203,7 @@ class _Scan:
 
     def _by_content(
         self, fd: int, facts: os.stat_result, earlier: TreeEntry | None
-    ) -> Iterator[tuple[bytes, int, bytes | None]]:
+    ) -> Iterator[tuple[Buffer, int, bytes | None]]:
         """Content (empty for a hole) and length of the parts of a file, and the digest of the part that was there."""
         rows: list[Row] = []
         if earlier is not None and earlier.type == entries.FILE:
@@ -273,13 +273,32 @@ def _facts_of(folder: int, path: bytes) -> os.stat_result | None:
         return None
 
 
-def _by_cuts(fd: int, cuts: list[Cut]) -> Iterator[tuple[bytes, int, bytes | None]]:
+def _by_cuts(fd: int, cuts: list[Cut]) -> Iterator[tuple[Buffer, int, bytes | None]]:
     """As `_by_content`. A part of zeros is stored as a hole."""
     place = 0
-    for length, near in cuts:
-        part = read_at(fd, place, length)
-        place += length
-        yield (part if any(part) else b""), length, near
+    for group in _windows(cuts):
+        size = sum(cut.length for cut in group)
+        parts = split(read_at(fd, place, size), (cut.length for cut in group))
+        place += size
+        for part, cut in zip(parts, group, strict=True):
+            yield (b"" if _is_zeros(part) else part), cut.length, cut.near
+
+
+def _windows(cuts: list[Cut]) -> Iterator[list[Cut]]:
+    """Consecutive cuts that are read together."""
+    group: list[Cut] = []
+    size = 0
+    for cut in cuts:
+        if group and size + cut.length > WINDOW_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(cut)
+        size += cut.length
+    yield group
+
+
+def _is_zeros(part: memoryview) -> bool:
+    return not any(part[:64]) and bytes(part) == bytes(len(part))
 
 
 def _moved(fd: int, name: bytes) -> int:

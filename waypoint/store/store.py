@@ -39,6 +39,7 @@ from waypoint.store.index import Index, Location
 from waypoint.store.manifest import ANOTHER, Manifest
 from waypoint.store.objects import (
     MAX_OBJECT_BYTES,
+    Buffer,
     CannotDecode,
     CannotOpen,
     Codec,
@@ -317,7 +318,7 @@ class Writer(Reader):
         self._pack: PackWriter | None = None
         self._in_pack: dict[bytes, Location] = {}
 
-    def put(self, kind: Kind, content: bytes, near: bytes | None = None) -> bytes:
+    def put(self, kind: Kind, content: Buffer, near: bytes | None = None) -> bytes:
         """Add an object, unless the store has it; return its digest. It is durable after `commit`.
 
         `near`: the digest of an object of this kind that may differ little; it need not exist. After an OSError only
@@ -339,7 +340,7 @@ class Writer(Reader):
             self.end_pack()
         return digest
 
-    def copy(self, row: PackRow, payload: bytes) -> None:
+    def copy(self, row: PackRow, payload: Buffer) -> None:
         """Add an encoded object to the present pack, which does not end by itself."""
         if self._pack is None:
             master = self.store.master

@@ -152,7 +152,7 @@ def give_name(fd: int, path: str) -> None:
         os.close(at)
 
 
-def write_all(fd: int, content: bytes | bytearray) -> None:
+def write_all(fd: int, content: bytes | bytearray | memoryview) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(fd, rest) :]
