@@ -8,7 +8,7 @@ from hypothesis import given
 
 from tests.linux.test_deep import corner as deep_corner
 from tests.linux.test_deep import make_levels
-from tests.store.stores import TREES, AnyFolder, add_image, examples, make_tree, put_folder, take_out
+from tests.store.stores import HOLE, TREES, AnyFolder, add_image, contents, examples, make_tree, put_folder, take_out
 from tests.upper.pictures import furnish, picture
 from waypoint.linux.storage.deep import remove_path
 from waypoint.linux.storage.descriptors import open_folder
@@ -146,6 +146,26 @@ def test_an_unchanged_folder_is_not_opened(store: Store, tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/file").touch()
     assert put_folder(store, tmp_path / "empty", ScanOptions(earlier=root, changed=Changed())) == root
+
+
+@pytest.mark.privileged
+def test_a_long_file_comes_out_and_damage_in_it_is_found(store: Store, tmp_path: Path) -> None:
+    """Several threads write it."""
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    with (origin / "long").open("wb") as file:
+        for part in contents(4, 40, 256 << 10):
+            file.write(part)
+            file.seek(HOLE, os.SEEK_CUR)
+        file.truncate(file.tell())
+    root = put_folder(store, origin)
+    assert picture(take_out(store, root, tmp_path / "copy")) == picture(origin)
+    (pack,) = store.pack_names()
+    with open(store.pack(pack), "r+b") as file:
+        file.seek(os.fstat(file.fileno()).st_size // 2)
+        file.write(bytes(8))
+    with pytest.raises(StoreDamaged):
+        take_out(store, root, tmp_path / "damaged")
 
 
 @pytest.mark.privileged

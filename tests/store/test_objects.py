@@ -50,6 +50,23 @@ def test_an_object_near_another_takes_few_bytes(store: Store) -> None:
     assert get_all(store, digests) == [base[:100] + b"%d" % number + base[101:] for number in range(3)]
 
 
+@pytest.mark.parametrize("change", ["inserted first", "inserted last", "moved", "other content"])
+def test_a_delta_is_found_wherever_something_has_changed(store: Store, change: str) -> None:
+    base, more = os.urandom(64 << 10), os.urandom(100)
+    content = {
+        "inserted first": more + base,
+        "inserted last": base + more,
+        "moved": base[8192:] + more,
+        "other content": os.urandom(64 << 10),
+    }[change]
+    with store.writing() as writer:
+        near = writer.put(Kind.DATA, base)
+        before = writer.new_bytes
+        digest = writer.put(Kind.DATA, content, near)
+        assert (writer.new_bytes - before < 300) == (change != "other content")
+        assert writer.get(Kind.DATA, digest) == content
+
+
 def test_packs_end_by_themselves(store: Store) -> None:
     digests = put_all(store, *[os.urandom(8 << 20) for _ in range(7)])
     sizes = [os.stat(store.pack(name)).st_size for name in store.pack_names()]

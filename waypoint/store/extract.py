@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from waypoint.linux.storage import beneath
-from waypoint.linux.storage.files import write_all
 from waypoint.model.errors import StoreDamaged, as_text
 from waypoint.store import entries, trees
 from waypoint.store.entries import TreeEntry
+from waypoint.store.filling import Filling
 from waypoint.store.manifest import ANOTHER
 from waypoint.store.store import Reader
 
@@ -53,6 +53,7 @@ def extract(
     ready = {first_names.get(path, path): name for path, name in made.items()}
     levels = [_Level(found.entry, b"", trees.read_entries(reader, found.entry))]
     written = 0
+    filling = Filling(reader)
     fd = os.dup(folder)
     try:
         while levels:
@@ -74,39 +75,35 @@ def extract(
             elif path not in linked:
                 if entry.type == entries.FILE and path in ready:
                     os.rename(ready.pop(path), entry.name, src_dir_fd=folder, dst_dir_fd=fd)
-                    _fill(reader, fd, entry, os.O_WRONLY)
+                    _fill(filling, fd, entry, os.O_WRONLY)
                 else:
-                    _make(reader, fd, entry)
+                    _make(filling, fd, entry)
                 written += entry.size
                 if on_progress is not None:
                     on_progress(written)
     finally:
+        filling.close()
         os.close(fd)
     for group in groups:
         _link(folder, group)
 
 
-def _fill(reader: Reader, folder: int, entry: TreeEntry, flags: int) -> None:
+def _fill(filling: Filling, folder: int, entry: TreeEntry, flags: int) -> None:
     """Open the file of `entry` in the open folder with `flags`, and write its content."""
     fd = os.open(entry.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        place = 0
-        for row in trees.read_rows(reader, entry):
-            if row[0] is not None:
-                os.lseek(fd, place, os.SEEK_SET)
-                write_all(fd, trees.read_part(reader, row))
-            place += row[1]
-        os.ftruncate(fd, place)  # a hole at the end
+        filling.write(fd, trees.read_rows(filling.reader, entry))
+        os.ftruncate(fd, entry.size)  # a hole at the end
         _finish(fd, entry)
     finally:
         os.close(fd)
 
 
-def _make(reader: Reader, folder: int, entry: TreeEntry) -> None:
+def _make(filling: Filling, folder: int, entry: TreeEntry) -> None:
     """Make an entry that is not a folder."""
     name = entry.name
     if entry.type == entries.FILE:
-        _fill(reader, folder, entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        _fill(filling, folder, entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         return
     if entry.type == entries.SYMLINK:
         os.symlink(entry.text, name, dir_fd=folder)

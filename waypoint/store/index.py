@@ -6,12 +6,13 @@ SQLite in WAL mode without fsync at each commit: after a power loss the index ma
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from waypoint.store.packs import BadPack, Directory
 
 _FORMAT = 1
+_MAX_VARIABLES = 500  # of a query: SQLite accepts 999, newer ones more
 _PATIENCE_S = 60.0
 _TABLES = (
     "CREATE TABLE packs (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, size INTEGER NOT NULL)",
@@ -37,8 +38,8 @@ class Location(NamedTuple):
 
 
 class Index:
-    """An open index. All methods raise sqlite3.Error. `may_write`: for the holder of the store's lock; an index that is
-    damaged or of another format is then made again.
+    """An open index, for one thread at a time. All methods raise sqlite3.Error. `may_write`: for the holder of the
+    store's lock; an index that is damaged or of another format is then made again.
     """
 
     def __init__(self, path: str, *, may_write: bool) -> None:
@@ -57,6 +58,15 @@ class Index:
     def find(self, address: bytes) -> Location | None:
         row = self._db.execute(f"SELECT {_COLUMNS} FROM {_JOINED} WHERE address = ?", (address,)).fetchone()
         return None if row is None else Location(*row)
+
+    def find_each(self, addresses: Sequence[bytes]) -> dict[bytes, Location]:
+        """As `find`, for many objects. An object that the index lacks is left out."""
+        found = dict[bytes, Location]()
+        for start in range(0, len(addresses), _MAX_VARIABLES):
+            some = addresses[start : start + _MAX_VARIABLES]
+            query = f"SELECT address, {_COLUMNS} FROM {_JOINED} WHERE address IN ({','.join('?' * len(some))})"
+            found |= ((address, Location(*rest)) for address, *rest in self._db.execute(query, some))
+        return found
 
     def has(self, address: bytes) -> bool:
         """As `find`, in half the time."""
@@ -166,7 +176,7 @@ def remove(path: str) -> None:
 
 def _open(path: str) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would apply the umask
-    db = sqlite3.connect(path, _PATIENCE_S, isolation_level=None)
+    db = sqlite3.connect(path, _PATIENCE_S, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")

@@ -7,6 +7,7 @@ so that nobody without the key can test whether a known file is in the store.
 Sources: RFC 8878 (zstd); zstd(1), `--patch-from`.
 """
 
+import threading
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -24,8 +25,17 @@ _DELTA_LEVEL = 3  # level 1 finds few repetitions in a base of a MiB
 _WORTH = 0.97  # compression that saves less is left out, which makes reading faster
 _MIN_COMPRESSED = 64
 _SAMPLE_BYTES, _SAMPLES, _SOUGHT_EVERY = 32, 16, 4
-_compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
-_decompressor = zstandard.ZstdDecompressor()
+
+
+class _Contexts(threading.local):
+    """Of one thread: zstandard's objects must not be used by two at the same time."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_contexts = _Contexts()
 
 
 class Kind(IntEnum):
@@ -76,7 +86,7 @@ class CannotOpen(CannotDecode):
 def encode(content: Buffer) -> Encoded:
     """Encode as ZSTD, or as RAW if that is not much longer."""
     if len(content) > _MIN_COMPRESSED:
-        packed = _compressor.compress(content)
+        packed = _contexts.compressor.compress(content)
         if len(packed) < _WORTH * len(content):
             return Encoded(Codec.ZSTD, packed)
     return Encoded(Codec.RAW, content)
@@ -100,7 +110,9 @@ def decode(codec: Codec, payload: bytes, length: int, base: bytes | None = None)
     if codec == Codec.RAW:
         content = payload
     else:
-        decompressor = _decompressor if base is None else zstandard.ZstdDecompressor(dict_data=_dictionary(base))
+        decompressor = _contexts.decompressor
+        if base is not None:
+            decompressor = zstandard.ZstdDecompressor(dict_data=_dictionary(base))
         try:
             # Without this check, the library allocates the size that the frame claims.
             if zstandard.frame_content_size(payload) != length:

