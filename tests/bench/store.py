@@ -1,19 +1,32 @@
-"""Storing captures and restoring them from the store. Floors: git on the same files, and reading, hashing and
-compressing the same bytes. Files are in subvolumes of a btrfs of the benchmark's own, the store is beside it.
+"""Storing captures and restoring them from the store. Floors: git, restic and borg on the same files (peers.py), and
+reading, hashing and compressing the same bytes. Files are in subvolumes of a btrfs of the benchmark's own, the store is
+beside it.
 """
 
 import contextlib
 import itertools
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench.frame import Aim, Figure, Sizes, at_most, ms_of_command, share_of_floor_at_least, times_floor_at_most
+from tests.bench.frame import (
+    Aim,
+    Figure,
+    Sizes,
+    above_floor_at_most,
+    at_most,
+    ms_of_command,
+    share_of_floor_at_least,
+    times_floor_at_most,
+)
+from tests.bench.peers import Peer, all_peers
 from tests.homes import Home, open_home
 from tests.places import make_temp_root
 from tests.upper.pool_homes import MIB, mount_new
@@ -50,7 +63,11 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
         contextlib.closing(Workers()) as workers,
         open_home("bench") as home,
     ):
-        yield [*_files(workers, point, Path(folder), sizes), *_sessions(home, sizes)]
+        yield [
+            *_files(workers, point, Path(folder), sizes),
+            *_while_storing(home, Tree(point, Path(folder), "busy", workers), sizes),
+            *_sessions(home, sizes),
+        ]
 
 
 @contextlib.contextmanager
@@ -118,7 +135,7 @@ def _files(workers: Workers, point: Path, folder: Path, sizes: Sizes) -> Iterato
         tree = Tree(point, folder, f"t{count}", workers)
         tree.fill(0, count)
         if count <= 10_000:
-            yield _beside_git(tree, count, folder)
+            yield from _beside_peers(tree, count, folder)
         tree.store()
         name = f"{count:,} files"
         yield Figure(f"{name}, unchanged: store", "ms", _ms(tree), aim=at_most(aim_ms, "ms"))
@@ -152,25 +169,28 @@ def _append(path: Path, size: int) -> None:
         file.write(os.urandom(size))
 
 
-def _beside_git(tree: Tree, count: int, folder: Path) -> Figure:
-    work = folder / f"git{count}"
+def _beside_peers(tree: Tree, count: int, folder: Path) -> Iterator[Figure]:
+    """Peers are whole commands, whose start is part of their time; restic also encrypts. They read from the page cache,
+    which ours, a snapshot, is not in.
+    """
+    for peer in all_peers(folder / f"peers{count}", tree.files):
+        yield _beside(f"{count:,} new files", tree, peer, peer.forget, tree.forget)
+        yield _beside(f"{count:,} files, {CHANGED} changed", tree, peer, tree.change_some, tree.change_some)
 
-    def commit() -> float:
-        shutil.rmtree(work, ignore_errors=True)
-        git = ["git", "--git-dir", str(work), "--work-tree", str(tree.files)]
-        own = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
-        env = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
-        ms_of_command([*git, "init", "-q"], env)
-        return ms_of_command([*git, "add", "-A"], env) + ms_of_command([*git, *own, "commit", "-qm", "x"], env)
+
+def _beside(name: str, tree: Tree, peer: Peer, before: Callable[[], object], ours: Callable[[], object]) -> Figure:
+    def floor() -> float:
+        before()
+        return peer.store()
 
     return Figure(
-        f"{count:,} new files: store",
+        f"{name}: store" if peer.is_installed else f"{name}: store ({peer.name} is not installed)",
         "ms",
         _ms(tree),
-        floor=commit,
-        floor_name="git add && commit",
-        before=tree.forget,
-        aim=times_floor_at_most(1),
+        floor=floor if peer.is_installed else None,
+        floor_name=peer.name,
+        before=ours,
+        aim=times_floor_at_most(1) if peer.is_installed else None,
         max_runs=5,
     )
 
@@ -224,6 +244,58 @@ def _sealing(plain: Tree, sealed: Tree, size: int) -> Figure:
         aim=share_of_floor_at_least(0.9),
         max_runs=5,
     )
+
+
+def _while_storing(home: Home, tree: Tree, sizes: Sizes) -> Iterator[Figure]:
+    """What a session notices of the process that stores a capture. Measured on a machine with nothing else to do."""
+    home.must("shell", "-d", "noticing")
+    _append(tree.files / "large", (16 if sizes.quick else 256) * MIB)
+    names = itertools.count()
+
+    def pause() -> float:
+        found = home.must("checkpoint", f"noticing-{next(names)}", "-b", "noticing", "--json").json()
+        return float(found["paused_ms"])
+
+    def execute() -> float:
+        return ms_of_command(home.argv("exec", "-b", "noticing", "--", "true"), home.env)
+
+    def beside(act: Callable[[], float]) -> Callable[[], float]:
+        def measure() -> float:
+            with _storing(tree):
+                return statistics.median(act() for _ in range(5))
+
+        return measure
+
+    for name, act in (("pause of a checkpoint", pause), ("exec -- true", execute)):
+        yield Figure(
+            f"{name} while a capture is stored",
+            "ms",
+            beside(act),
+            floor=lambda act=act: statistics.median(act() for _ in range(5)),
+            floor_name="without",
+            aim=above_floor_at_most(3, "ms"),
+        )
+
+
+@contextlib.contextmanager
+def _storing(tree: Tree) -> Iterator[None]:
+    """Store new captures all the time."""
+    is_over, has_begun = threading.Event(), threading.Event()
+
+    def store() -> None:
+        while not is_over.is_set():
+            tree.forget()
+            has_begun.set()
+            tree.store()
+
+    thread = threading.Thread(target=store)
+    thread.start()
+    has_begun.wait()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _sessions(home: Home, sizes: Sizes) -> Iterator[Figure]:
