@@ -66,7 +66,7 @@ def test_everything_comes_back_from_the_store(own_home: Home, tmp_path: Path) ->
         home,
         "main",
         "python3 server.py >/dev/null 2>&1 & echo first >file; ln file other; X=before; echo shm >/dev/shm/s;"
-        "for i in {1..50}; do : >gone; rm gone; done; exec 7>open; INODE=$(stat -c %i open)",
+        "for i in {1..50}; do : >gone; rm gone; done; exec 7>open 8>>/etc/passwd; INODE=$(stat -c %i open)",
     )
     wait_until(lambda: inside(home, "main", f"{ASK} 2>/dev/null || :").startswith("1 "), "the server answers")
     made = home.must("checkpoint", "one", "--wait", "--attach", f"model={tmp_path}/model", "--json").json()
@@ -80,6 +80,7 @@ def test_everything_comes_back_from_the_store(own_home: Home, tmp_path: Path) ->
     assert (shown["capture"], shown["durable"]) == (made["capture"], True)
     with_digest = {kind for kind, layer in shown["layers"].items() if layer and layer["digest"]}
     assert with_digest == {"files", "model", "processes", "programs", "terminal"}
+    assert home.must("restore", "one", "--new", "hot-one", "--json").json()["degraded"] == []
     home.must("stop", "--all")
     evicted = home.must("evict", "--all", "--json").json()
     assert {one["capture"] for one in evicted["evicted"]} >= {made["capture"], again["capture"]}
@@ -87,7 +88,8 @@ def test_everything_comes_back_from_the_store(own_home: Home, tmp_path: Path) ->
     assert {path.name for path in (home.path / "hot").iterdir() if path.name != ".base" and path.is_dir()} == set()
     assert home.must("verify", "--read-data", "--json").json()["damage"] == []
 
-    home.must("restore", "one", "--new", "new-one")
+    back = home.must("restore", "one", "--new", "new-one", "--json").json()
+    assert [(one["code"], one["subject"]) for one in back["degraded"]] == [("inodes-changed", "/etc/passwd")]
     assert inside(home, "new-one", ASK).startswith("2 ")
     assert inside(home, "new-one", "cat file /dev/shm/s; echo $X; stat -c %h file") == "first\nshm\nbefore\n2\n"
     # SQLite, for one, refuses to write to a database that has another inode than when it was opened.

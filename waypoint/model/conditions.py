@@ -4,13 +4,15 @@ The daemon makes the sentences (`text_of`) when it answers; no code reads them. 
 docs/conditions.md from the tables.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from waypoint.model.errors import as_text, cleaned
 from waypoint.model.session_facts import ConditionFacts
+
+_MOST_SHOWN = 3
 
 
 class Condition(NamedTuple):
@@ -144,6 +146,14 @@ CONDITIONS: dict[str, Condition] = {
         "another machine). This session, and what is captured in it, has the former versions; programs that it starts "
         "use them, too. `subject`: up to three of the files, and the number of the others.",
         "To use the machine's versions, restore without processes: `--tier respawn`.",
+    ),
+    "inodes-changed": Condition(
+        "files that its programs have open have other inode numbers than before: {subject}",
+        "The files are new copies: the pool is no btrfs, or the capture came from the store and had very many files. "
+        'Programs that compare the numbers take these files for replaced ones: SQLite fails with "attempt to write a '
+        'readonly database". `subject`: up to three of the files, and the number of the others.',
+        "Have the programs open these files again. To avoid it, set up the home where it gets a btrfs pool: "
+        "`waypoint doctor` tells what is missing.",
     ),
     "limit-lowered": Condition(
         "{subject}: the hard limit is {detail}: the daemon may not raise it",
@@ -407,6 +417,12 @@ class Degradation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     subject: str = ""
     detail: str = ""
     about: About = ""
+
+
+def some_of(paths: Sequence[str]) -> str:
+    """Up to three of the paths, and the number of the others."""
+    more = f" and {len(paths) - _MOST_SHOWN} more" if len(paths) > _MOST_SHOWN else ""
+    return ", ".join(paths[:_MOST_SHOWN]) + more
 
 
 def degradation(code: str, subject: str = "", detail: str = "") -> Degradation:

@@ -27,7 +27,7 @@ from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import beneath, files
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import procfs
-from waypoint.model.conditions import Degradation, degradation
+from waypoint.model.conditions import Degradation, degradation, some_of
 from waypoint.model.paths import OWN_FOLDER, is_below
 from waypoint.model.records import Capture, Fixed
 from waypoint.processes.criu.comparison import OpenedFile, opened_files
@@ -39,7 +39,6 @@ MAX_BYTES = 512 << 20
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _COPY_BYTES = 1 << 30
-_MOST_SHOWN = 3
 _CONTENT = re.compile(r"[0-9a-f]{32}")
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
@@ -126,10 +125,7 @@ def put_differing(area: Area, origin: Capture, where: Where, *, is_shifted: bool
 def changed_on_machine(area: Area, origin: Capture) -> list[Degradation]:
     """What a restore reports about these files."""
     paths = [file.path for file in differing(area, origin)]
-    if not paths:
-        return []
-    more = f" and {len(paths) - _MOST_SHOWN} more" if len(paths) > _MOST_SHOWN else ""
-    return [degradation("base-files-changed", ", ".join(paths[:_MOST_SHOWN]) + more)]
+    return [degradation("base-files-changed", some_of(paths))] if paths else []
 
 
 class _Keeper:

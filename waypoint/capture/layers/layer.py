@@ -101,7 +101,7 @@ class Taking:
 
 @dataclass(slots=True)
 class RestoreTarget:
-    """The target of a restore. `folder`: the new session's runtime folder.
+    """The target of a restore. `folder`: the new session's runtime folder. `tree`: its upper tree.
     `cgroup`: its group, in which CRIU runs. `aside`: a group that does not exist yet. `root`, `externals`, `criu_path`,
     `spawn`, `on_notice`: for CRIU (processes/criu/options.py). `stays_frozen`: the restored tasks never run, and do not
     take their file locks or the ports of the host's network again. Set by the restore: `pid`, the host's pid of the
@@ -109,6 +109,7 @@ class RestoreTarget:
     """
 
     folder: Path = Path()
+    tree: Path = Path()
     root: str = ""
     externals: tuple[str, ...] = ()
     criu_path: Path = Path()

@@ -24,7 +24,7 @@ from waypoint.linux.storage import btrfs, idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs, removed
 from waypoint.linux.tasks.removed import RemovedFolder
-from waypoint.model.conditions import degradation
+from waypoint.model.conditions import Degradation, degradation, some_of
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.paths import is_below
 from waypoint.model.records import Capture, IdMap, Machine, ProcessesLayer
@@ -229,12 +229,23 @@ def _use_names(images: Path, tree: str) -> None:
     def places(inode: int) -> Iterator[Place]:
         with contextlib.suppress(OSError):  # no btrfs
             for path in map(os.fsdecode, btrfs.paths_of_inode(tree, inode)):
-                folder, _, rest = path.partition("/upper/")
-                if rest:
-                    yield Place(path, os.path.join(layout.target_of(folder), rest))
+                if in_session := _in_session(path):
+                    yield Place(path, in_session)
 
     with open_folder(images) as images_fd, open_folder(tree) as tree_fd:
         linked_files.use_names(images_fd, tree_fd, places)
+
+
+def _in_session(path: str) -> str:
+    """The path in the session of a path in its upper tree, or ""."""
+    folder, _, rest = path.partition("/upper/")
+    return os.path.join(layout.target_of(folder), rest) if rest else ""
+
+
+def _changed_inodes(images: Path, tree: Path) -> list[Degradation]:
+    with open_folder(images) as images_fd, open_folder(tree) as tree_fd:
+        paths = [_in_session(path) for path in inodes.changed(images_fd, tree_fd)]
+    return [degradation("inodes-changed", some_of(paths))] if paths else []
 
 
 def _note_inodes(images: Path, tree: str, overlays: Collection[str]) -> None:
@@ -391,6 +402,7 @@ class Processes(Layer):
                 raise error.moved(area.hot.keep_log(error.log, name, origin.setting.user.uid)) from error
         shutil.rmtree(work)
         target.lost += base_files.changed_on_machine(area, origin)
+        target.lost += _changed_inodes(area.hot.images(origin.id), target.tree)
 
 
 @contextlib.contextmanager

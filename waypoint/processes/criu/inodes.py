@@ -21,6 +21,7 @@ MAX_SKIPPED = 50_000
 """Numbers that `take` skips by making files: 20 us each."""
 _FIRST, _TOP = 257, 256  # of a new btrfs subvolume; _TOP is its top folder
 _MAX_DIGITS = 21
+_ORIGIN, _OF_BASE = "trusted.overlay.origin", 0
 _FILE = Message({"reg": Field(3, Message({"name": Field(6, "string")}))})
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -37,13 +38,32 @@ def note(images_fd: int, tree: int, below: Callable[[str], str]) -> None:
             continue
         path = below(name)
         with contextlib.suppress(OSError), beneath.opened(tree, path, os.O_PATH | os.O_NOFOLLOW) as fd:  # of the base
-            facts = os.fstat(fd)
-            if stat.S_ISREG(facts.st_mode):
-                found[path] = facts.st_ino
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                found[path] = _number_of(fd)
     content = b"".join(b"%d\0%b\0" % (number, os.fsencode(path)) for path, number in sorted(found.items()))
     if content and len(content) <= MAX_BYTES:
         with open(os.open(INODES, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=images_fd), "wb") as file:
             file.write(content)
+
+
+def changed(images_fd: int, tree: int) -> list[str]:
+    """The paths in the session's tree of the files that have other numbers than INODES says. Raises OSError."""
+    try:
+        with open(os.open(INODES, os.O_RDONLY | os.O_CLOEXEC, dir_fd=images_fd), "rb") as file:
+            wanted = parse(file.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        return []
+    found = []
+    for path, number in wanted.items():
+        with contextlib.suppress(OSError), beneath.opened(tree, os.fsdecode(path), os.O_PATH | os.O_NOFOLLOW) as fd:
+            if _number_of(fd) != number:
+                found.append(os.fsdecode(path))
+    return sorted(found)
+
+
+def _number_of(fd: int) -> int:
+    """_OF_BASE if the overlay shows the number of the base's file, of which this one is a copy."""
+    return _OF_BASE if _ORIGIN in os.listxattr(beneath.name_of(fd)) else os.fstat(fd).st_ino
 
 
 def parse(content: bytes) -> dict[bytes, int]:

@@ -96,6 +96,7 @@ def _target(
     externals = name_externals(spec.outside, APART_SEEN)
     return RestoreTarget(
         folder=folder,
+        tree=Path(resources.pool.path(row.tree)),
         root=externals.root,
         externals=externals.restore,
         spawn=resources.criu.into(spec, layer.hard_limits, no_host_network=not to_run),
