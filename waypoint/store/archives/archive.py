@@ -5,7 +5,7 @@ them are for other tools, and have files and processes of the latest image a sec
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -202,6 +202,9 @@ class Archive(Reader):
 
     def find(self, address: bytes) -> Location | None:
         return self._objects.get(address)
+
+    def find_each(self, addresses: Sequence[bytes]) -> dict[bytes, Location]:
+        return {address: self._objects[address] for address in addresses if address in self._objects}
 
     def check_objects(self, on_progress: Callable[[int], None]) -> None:
         """Read every object."""
