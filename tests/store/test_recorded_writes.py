@@ -163,11 +163,16 @@ def test_each_prefix_of_the_writes_is_a_store_with_whole_images(start: Path, tmp
             shutil.rmtree(tmp_path / "store")
 
 
-@pytest.mark.parametrize("call", ["write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "ftruncate"])
+@pytest.mark.parametrize(
+    "call", ["pread64", "write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "ftruncate"]
+)
 def test_an_error_of_the_disk_at_any_call_leaves_whole_images(start: Path, tmp_path: Path, call: str) -> None:
     for number in range(1, 200):
         shutil.copytree(start / "start", tmp_path / "store")
-        status = work(start, tmp_path / "store", "-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when={number}")
+        words = ["-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when={number}"]
+        if call == "pread64":  # which is also how the libraries of Python are read
+            words += [f"-P{path}" for path in (tmp_path / "store").rglob("*") if path.is_file()]
+        status = work(start, tmp_path / "store", *words)
         check(start, tmp_path / "store")
         shutil.rmtree(tmp_path / "store")
         if status == 0 and "INJECTED" not in (start / "log").read_text():
