@@ -52,9 +52,13 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(own: Home) -> None:
     main = Client(own.path).start("main")
     for _ in range(3):
         main.checkpoint("x", force=True)
-    before = own.must("log", "--all", "--json").stdout
+
+    def history() -> list[tuple[str, bool]]:
+        return [(one["capture"], one["removed"]) for one in own.must("log", "--all", "--json").json()]
+
+    before = history()
     would = own.must("gc", "--keep-operations", "0s", "--dry-run", "--json").json()
-    assert own.must("log", "--all", "--json").stdout == before
+    assert history() == before
     tip = own.must("show", "x", "--json").json()["capture"]
     assert [(one["capture"], one["names"], one["why"]) for one in would["kept"]] == [(tip, ["main", "x"], ["name"])]
     fewer = own.must("gc", "--keep-operations", "0s", "--keep-last", "2", "--dry-run")
