@@ -41,6 +41,8 @@ def encrypt(home: Path, key_file: str, passphrase: str, say: Callable[[str], Non
     if is_below(path, str(home)):
         step = "move it to another one, and repeat setup with --encrypt --key-file PATH"
         say(f"this protects copies of the store only: whoever gets the whole disk has the key file, too; or {step}")
+    elif not is_below(path, "/run"):
+        say("sessions of root can read the key file, as all files of root outside of the home and of /run")
     _say_the_rest(store, path, say)
     return _settings(Encryption(key_file=path), known)
 

@@ -112,7 +112,7 @@ def install(home: Path, options: dict[str, str]) -> None:
         make_importable("blake3", "cryptography", "msgspec", "rfc8785", "zstandard")
         from waypoint.setup.encrypting import encrypt  # which loads more
 
-        passphrase = sys.stdin.read().strip() if options["--encrypt"] == "passphrase" else ""
+        passphrase = sys.stdin.buffer.read().decode().strip() if options["--encrypt"] == "passphrase" else ""
         wanted |= encrypt(home, options.get("--key-file", ""), passphrase, say)
     if wanted != before:
         files.publish(str(home / CONFIG), json.dumps(wanted, indent=1).encode() + b"\n")
