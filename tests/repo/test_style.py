@@ -51,6 +51,15 @@ TOUCHES_KERNEL: dict[str, str] = {}
 HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/resources.py": "the end of the hold runs in a thread"}
 """Files in which a coroutine may hold a capture by `Captures.hold`."""
 
+SIGNALS_BY_NUMBER: dict[str, str] = {
+    "shellwrap/proxy.py": "itself",
+    "waypoint/egress/pasta.py": "its child, and the pasta that it has just started",
+    "waypoint/launch/supervise.py": "its child, which was not reaped yet",
+    "waypoint/linux/tasks/ptrace.py": "a task that it traces",
+    "waypoint/setup/host_probes.py": "its child, which was not reaped yet",
+}
+"""Files that may send a signal to a number, each with the process. All others use waypoint/linux/tasks/signals.py."""
+
 SEVERAL_OUTCOMES: dict[str, str] = {
     "tests/session/test_exec_signals.py": "zsh reports one of two statuses, depending on where the signal arrives",
     "tests/daemon/test_fuzz.py": "garbage gets any answer that the protocol knows",
@@ -118,6 +127,12 @@ def holds_in_the_loop(path: Path) -> Iterator[int]:
                     yield call.lineno
 
 
+def signals_by_number(path: Path) -> Iterator[int]:
+    for call, name in tree.calls(tree.parsed(path)):
+        if name in ("os.kill", "os.killpg"):
+            yield call.lineno
+
+
 def several_outcomes(path: Path) -> Iterator[int]:
     """Yield tests such as `code in (0, 125)` or `code in SOMETHING`, which accept both success and failure."""
     for node in ast.walk(tree.parsed(path)):
@@ -166,6 +181,11 @@ def test_no_coroutine_calls_captures_hold() -> None:
     assert found(holds_in_the_loop, list(tree.python_files(*tree.CODE)), HOLDS_IN_LOOP) == []
 
 
+def test_signals_go_to_checked_processes() -> None:
+    """The number of a process or of a group may meanwhile belong to another process of the machine."""
+    assert found(signals_by_number, list(tree.python_files(*tree.CODE)), SIGNALS_BY_NUMBER) == []
+
+
 def test_a_test_accepts_one_outcome() -> None:
     paths = [path for path in tree.python_files("tests") if path.parts[1] != "bench"]
     assert found(several_outcomes, paths, SEVERAL_OUTCOMES) == []
@@ -178,9 +198,10 @@ def test_a_test_accepts_one_outcome() -> None:
         (environment_reads, READS_ENVIRONMENT),
         (kernel_touches, TOUCHES_KERNEL),
         (holds_in_the_loop, HOLDS_IN_LOOP),
+        (signals_by_number, SIGNALS_BY_NUMBER),
         (several_outcomes, SEVERAL_OUTCOMES),
     ],
-    ids=["sleeps", "environment", "kernel", "holds", "outcomes"],
+    ids=["sleeps", "environment", "kernel", "holds", "signals", "outcomes"],
 )
 def test_every_exception_is_still_needed(finder: Finder, excused: dict[str, str]) -> None:
     assert unneeded(finder, excused) == []
@@ -210,6 +231,7 @@ def test_no_file_has_a_note_for_later() -> None:
         (environment_reads, "x = os.environ.get('A')"),
         (environment_reads, "from os import environ"),
         (holds_in_the_loop, "async def f():\n    with resources.captures.hold(one):\n        await g()"),
+        (signals_by_number, "os.killpg(group, 9)"),
         (several_outcomes, "assert process.wait(2) in (0, 125)"),
         (several_outcomes, "assert done.code in ACCEPTED"),
         (kernel_touches, "import ctypes.util"),
