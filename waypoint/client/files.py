@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -89,7 +90,7 @@ class Files:
         except OSError as error:
             raise Failed("write to", above, error.strerror or str(error), "choose another folder") from error
         try:
-            _extract(_begun(self.iter_archive(path)), folder)
+            self._fetch(path, folder, name)
             copy = os.path.join(folder, *os.listdir(folder)) if name else folder
             if os.path.lexists(target) and (os.path.isdir(target) or os.path.isdir(copy)):
                 raise StateConflict("write", target, "it exists", "name a path that does not exist", code="name-taken")
@@ -97,6 +98,23 @@ class Files:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return target
+
+    def _fetch(self, path: str, folder: str, name: str) -> None:
+        """Copy the file or folder at `path` into `folder`, under its `name`. The daemon opens it and passes the
+        descriptor, because content that passes through two programs in Python takes five times as long.
+        """
+        body = {"name": self._name, "path": as_json_text(path), "descriptor": True}
+        try:
+            with contextlib.closing(
+                reach(self._home, lambda socket: wire.Handover(socket, "/v1/files/read", body))
+            ) as handed:
+                if handed.kind == b"file":
+                    _copy(handed.descriptor, os.path.join(folder, name))
+                else:
+                    _extract(handed.descriptor, folder)
+                handed.finish()
+        except wire.Cut as cut:
+            raise Failed("read", f"{self._name}:{path}", str(cut), "try again", code="connection-lost") from cut
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file in the running session, with the rights of the session's user."""
@@ -159,17 +177,39 @@ def _after(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield from pieces
 
 
-def _extract(pieces: Iterator[bytes], folder: str) -> None:
+def _copy(source: int, path: str) -> None:
+    """Make the file at `path` a copy of the one that `source` reads: content, holes, time, and permissions as far as
+    the umask allows them.
+    """
+    facts, place = os.fstat(source), 0
+    size = facts.st_size
+    copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(facts.st_mode) & 0o777)
+    try:
+        while place < size:
+            try:
+                place = os.lseek(source, place, os.SEEK_DATA)
+            except OSError:  # ENXIO: a hole up to the end
+                break
+            end = os.lseek(source, place, os.SEEK_HOLE)
+            os.lseek(copy, place, os.SEEK_SET)
+            while place < min(end, size):
+                sent = os.sendfile(copy, source, place, end - place)
+                place += sent
+                size = size if sent else place  # the machine has truncated this file of its own meanwhile
+        os.truncate(copy, size)
+        os.utime(copy, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    except OSError as error:
+        next_step = "choose another folder, or free space"
+        raise Failed("write to", os.path.dirname(os.path.dirname(path)), str(error.strerror), next_step) from error
+    finally:
+        os.close(copy)
+
+
+def _extract(archive: int, folder: str) -> None:
     command = ["tar", "-xf", "-", "--no-same-owner", "--no-same-permissions", "-C", folder]
     with tempfile.TemporaryFile() as said:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, pipesize=1 << 20) as unpacking:
-            assert unpacking.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # tar has failed
-                for piece in pieces:
-                    unpacking.stdin.write(piece)
-            with contextlib.suppress(BrokenPipeError):
-                unpacking.stdin.close()
-        if unpacking.returncode != 0:
+        done = subprocess.run(command, stdin=archive, stderr=said, check=False)
+        if done.returncode != 0:
             raise Failed("write to", os.path.dirname(folder), _first_line(said), "choose another folder, or free space")
 
 

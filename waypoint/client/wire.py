@@ -11,6 +11,8 @@ collections.abc (2 ms), cost nothing. tests/cli/test_startup.py counts the impor
 """
 
 import _socket
+import os
+import sys
 
 from waypoint.client.address import working_branch
 from waypoint.model import plainjson
@@ -27,6 +29,7 @@ MAX_CHUNK_LINE_BYTES = 256
 RECEIVE_BYTES = 1 << 18  # the most bytes of one recv: more than a socket's default buffer can contain
 _HEAD_END = b"\r\n\r\n"
 _PREFIX_BYTES = 5  # each frame begins with its kind (one byte) and the length of its payload (four bytes)
+_INT_BYTES = 4
 _STREAMED = b"oe"  # kinds of frames that are passed on piece by piece, all others as a whole
 _SO_MEMINFO = 55  # linux/asm-generic/socket.h; _socket lacks it
 Socket = _socket.socket
@@ -129,6 +132,59 @@ def request_pieces(path: str, method: str, target: str, body: object = None) -> 
         yield from pieces
     finally:
         sock.close()
+
+
+class Handover:
+    """An answer that brings an open descriptor of the daemon's. `kind`: the word beside it."""
+
+    __slots__ = ("_data", "_is_last", "_sock", "descriptor", "kind")
+
+    def __init__(self, path: str, target: str, body: object) -> None:
+        """Raises as `request`."""
+        self._sock = send_request(path, "POST", target, body)
+        self._data = bytearray()
+        self.descriptor = -1
+        self.kind = b""
+        self._is_last = False
+        try:
+            while (head := parse_head(self._data)) is None:
+                self._receive()
+            del self._data[: head.size]
+            if head.status != 200:
+                result_of(head.status, b"".join(iter_body(self._sock, head, self._data)))
+            while not self._take() and not self._is_last:
+                self._receive()
+            if self.descriptor < 0:
+                raise malformed("an answer without a descriptor")
+        except BaseException:
+            self.close()
+            raise
+
+    def finish(self) -> None:
+        """Wait for the end of the answer. Raises the WaypointError in it, or Cut."""
+        while not self._is_last:
+            self._receive()
+            self._take()
+
+    def _take(self) -> bytes:
+        found, self._is_last = take_chunks(self._data)
+        self.kind += found
+        return self.kind
+
+    def close(self) -> None:
+        self._sock.close()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    def _receive(self) -> None:
+        data, passed, _flags, _address = self._sock.recvmsg(
+            RECEIVE_BYTES, _socket.CMSG_SPACE(_INT_BYTES), _socket.MSG_CMSG_CLOEXEC
+        )
+        if not data:
+            raise Cut("the answer ended too early")
+        self._data += data
+        for _level, _kind, content in passed:
+            self.descriptor = int.from_bytes(content[:_INT_BYTES], sys.byteorder)
 
 
 def read_head(sock: _socket.socket) -> "tuple[Head, bytearray]":

@@ -214,9 +214,12 @@ class FileRequest(Request, frozen=True):
 
 
 class ReadRequest(FileRequest, frozen=True):
-    """`archive`: return a tar archive, also of a folder; else the content of a file, whose links are followed."""
+    """`archive`: return a tar archive, also of a folder; else the content of a file, whose links are followed.
+    `descriptor`: return a descriptor to read from, and the word `file` or `archive`: of a file, no links are followed.
+    """
 
     archive: bool = False
+    descriptor: bool = False
 
 
 class CommitRequest(Request, frozen=True):

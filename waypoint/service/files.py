@@ -24,7 +24,7 @@ from waypoint.model.times import iso_time
 from waypoint.records import callers
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
-from waypoint.service.shapes import Download, Pages
+from waypoint.service.shapes import Download, Handed, Pages
 from waypoint.session.birth import rights
 from waypoint.session.checkpoint import capture_aside
 from waypoint.session.differences import TYPES, as_utf8
@@ -54,10 +54,13 @@ class _Found(NamedTuple):
 
 async def read(home: Home, request: ReadRequest) -> Download:
     """The content of a file or, with `archive`, a tar archive of a file or folder, as far as the caller may read it.
+    With `descriptor`, a descriptor from which the client reads that: of the file itself, or a pipe with an archive.
     Raises UnknownName, NotAllowed.
     """
     user = await asyncio.to_thread(rights.restricted_caller, home.sessions.resources)
     reader = _Reader(request, callers.current(), user)
+    if request.descriptor:
+        return Download("application/octet-stream", _descriptor(home, reader))
     if request.archive:
         return Download("application/x-tar", _archive(home, reader))
     return Download("application/octet-stream", _content(home, reader))
@@ -150,6 +153,29 @@ def _as(user: User | None) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if user is None else access.as_user(user.uid, user.gid, user.groups)
 
 
+async def _descriptor(home: Home, reader: _Reader) -> AsyncGenerator[Handed, None]:
+    async with contextlib.AsyncExitStack() as held:
+        found = await reader.find(home, held)
+        file = await asyncio.to_thread(_open_if_regular, found, reader.user)
+        if file is not None:
+            held.callback(os.close, file)
+            yield Handed(b"file", file)
+            return
+        async with _packing(found, reader) as program:
+            assert program.stdout is not None
+            yield Handed(b"archive", program.stdout.fileno())
+            program.stdout.close()  # so that tar ends if the client does
+
+
+def _open_if_regular(found: _Found, user: User | None) -> int | None:
+    """A descriptor of the entry itself, not of what a link leads to. None: it is no regular file."""
+    facts = os.stat(found.name, dir_fd=found.folder, follow_symlinks=False)
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    with _as(user):
+        return os.open(found.name, _READ | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=found.folder)
+
+
 async def _content(home: Home, reader: _Reader) -> AsyncGenerator[bytes, None]:
     async with contextlib.AsyncExitStack() as held:
         found = await reader.find(home, held)
@@ -176,27 +202,35 @@ def _read_piece(file: int) -> bytes:
 async def _archive(home: Home, reader: _Reader) -> AsyncGenerator[bytes, None]:
     async with contextlib.AsyncExitStack() as held:
         found = await reader.find(home, held)
-        program = await asyncio.to_thread(_start_tar, found, reader.user)
-        assert program.stdout is not None
-        assert program.stderr is not None
-        said = bytearray()
-        reading = threading.Thread(target=_read_start, args=(program.stderr, said), daemon=True)
-        reading.start()
-        try:
+        async with _packing(found, reader) as program:
+            assert program.stdout is not None
             while piece := await asyncio.to_thread(_read_piece, program.stdout.fileno()):
                 yield piece
-            status = await asyncio.to_thread(program.wait)
-            await asyncio.to_thread(reading.join)
-            if status not in (0, _TAR_DIFFERS) or (status == _TAR_DIFFERS and said):
-                lines = os.fsdecode(bytes(said)).strip().splitlines() or [f"tar: tar ended with status {status}"]
-                on = f"{reader.request.name}:{reader.request.path}"
-                raise Failed("read", on, lines[0].partition("tar: ")[2] or lines[0])
-        finally:
-            program.kill()
-            program.wait()
-            reading.join()
-            program.stdout.close()
-            program.stderr.close()
+
+
+@contextlib.asynccontextmanager
+async def _packing(found: _Found, reader: _Reader) -> "AsyncIterator[subprocess.Popen[bytes]]":
+    """A tar that packs the file during the `async with` block. Its end waits for tar, and raises Failed if it fails."""
+    program = await asyncio.to_thread(_start_tar, found, reader.user)
+    assert program.stdout is not None
+    assert program.stderr is not None
+    said = bytearray()
+    reading = threading.Thread(target=_read_start, args=(program.stderr, said), daemon=True)
+    reading.start()
+    try:
+        yield program
+        status = await asyncio.to_thread(program.wait)
+        await asyncio.to_thread(reading.join)
+        if status not in (0, _TAR_DIFFERS) or (status == _TAR_DIFFERS and said):
+            lines = os.fsdecode(bytes(said)).strip().splitlines() or [f"tar: tar ended with status {status}"]
+            on = f"{reader.request.name}:{reader.request.path}"
+            raise Failed("read", on, lines[0].partition("tar: ")[2] or lines[0])
+    finally:
+        program.kill()
+        program.wait()
+        reading.join()
+        program.stdout.close()
+        program.stderr.close()
 
 
 def _read_start(messages: IO[bytes], said: bytearray) -> None:

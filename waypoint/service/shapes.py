@@ -24,6 +24,15 @@ is gone, too slow, or sends too much) must not be caught.
 """
 
 
+class Handed(NamedTuple):
+    """A piece of a download that passes an open descriptor of this process to the client beside its bytes (SCM_RIGHTS,
+    unix(7)). At least one byte.
+    """
+
+    content: bytes
+    descriptor: int
+
+
 class Download(NamedTuple):
     """An answer that is made while it is sent.
 
@@ -33,7 +42,7 @@ class Download(NamedTuple):
     """
 
     kind: str
-    pieces: AsyncGenerator[bytes, None]
+    pieces: AsyncGenerator[bytes | Handed, None]
     endless: bool = False
 
 

@@ -10,7 +10,7 @@ import contextlib
 import select
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from waypoint.service.shapes import Peer
 
@@ -49,11 +49,13 @@ class Connection:
     async def wait_writable(self) -> None:
         await self._wait(self._loop.add_writer, self._loop.remove_writer)
 
-    def send_now(self, parts: list[bytes | memoryview]) -> int:
-        """Send `parts` with one sendmsg(2), without copying them. Returns how many bytes were sent; 0 if the socket's
-        buffer is full.
+    def send_now(self, parts: list[bytes | memoryview], descriptors: Sequence[int] = ()) -> int:
+        """Send `parts` with one sendmsg(2), without copying them, and with the first byte the descriptors. Returns how
+        many bytes were sent; 0 if the socket's buffer is full.
         """
         try:
+            if descriptors:
+                return socket.send_fds(self._sock, parts, list(descriptors))
             return self._sock.sendmsg(parts)
         except BlockingIOError:
             return 0

@@ -15,7 +15,7 @@ import msgspec
 from waypoint.daemon.http.connection import Connection
 from waypoint.daemon.http.problems import HttpProblem
 from waypoint.model.errors import WaypointError
-from waypoint.service.shapes import Download
+from waypoint.service.shapes import Download, Handed
 
 PROTOCOL = b"waypoint-stream"  # in the header `Upgrade`
 _UPGRADE_HEADERS = [(b"connection", b"Upgrade"), (b"upgrade", PROTOCOL)]
@@ -139,9 +139,19 @@ class Messages:
                 piece = await anext(pieces, None)
                 await self._send(h11.Response(status_code=status, headers=[("content-type", download.kind)]))
                 while piece is not None:
-                    await self._send(h11.Data(piece))
+                    if isinstance(piece, Handed):
+                        await self._hand_over(piece)
+                    else:
+                        await self._send(h11.Data(piece))
                     piece = await anext(pieces, None)
                 await self._send(h11.EndOfMessage())
+
+    async def _hand_over(self, piece: Handed) -> None:
+        data = self._http.send(h11.Data(piece.content)) or b""
+        async with asyncio.timeout(self._limits.answer_s):
+            while not (sent := self._connection.send_now([data], [piece.descriptor])):
+                await self._connection.wait_writable()
+            await self._connection.send(data[sent:])
 
     async def break_off(self, problem: WaypointError) -> None:
         """Send the error in a chunk with the extension `error`, after a part of an answer in pieces. The last chunk of
