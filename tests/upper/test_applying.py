@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import stat
+import struct
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -292,6 +293,32 @@ def test_a_folder_keeps_its_attributes_on_the_machine_and_gets_new_files(machine
         assert [one.path for one in conflicts] == ["d"]
     machine.apply("one", since_ns=0, resolution="ours")
     assert ((machine.folder / "d").stat().st_mode & 0o777, (machine.folder / "d/new").read_text()) == (0o711, "new")
+
+
+def test_new_folders_get_their_attributes_after_their_content(machine: Machine) -> None:
+    entries = b"".join(struct.pack("<HHi", tag, rights, -1) for tag, rights in ((1, 7), (4, 7), (0x20, 0)))
+    default_acl = struct.pack("<I", 2) + entries
+    with machine.stack.writable("one") as merged:
+        (merged / "new/in").mkdir(parents=True)
+        (merged / "new/in/file").write_text("x")
+        (merged / "new/file").write_text("x")
+        os.link(merged / "new/file", merged / "new/name")
+        os.setxattr(merged / "new", "system.posix_acl_default", default_acl)
+        for path in ("new/in", "new"):
+            (merged / path).chmod(0o555)
+            os.utime(merged / path, (1, 1))
+    with machine.stack.view("one") as view:
+        wanted = picture(view, with_times=True)
+    copy_base(machine)
+    machine.apply("one")
+    made = machine.picture()
+    assert {path: made[path] for path in made if path.startswith(b"new")} == {
+        path: wanted[path] for path in wanted if path.startswith(b"new")
+    }
+    new = machine.folder / "new"
+    assert "system.posix_acl_default" in os.listxattr(new)
+    assert os.listxattr(new / "in") == []
+    assert (new / "file").stat().st_ino == (new / "name").stat().st_ino
 
 
 def test_what_an_apply_has_left_is_no_conflict_for_the_next_one_and_after_a_reversal(machine: Machine) -> None:

@@ -112,6 +112,10 @@ class ApplyPlan(msgspec.Struct, frozen=True, kw_only=True):
     folders: list[Step]
 
 
+class _OfCapture(msgspec.Struct):
+    capture: str
+
+
 class Left(msgspec.Struct, frozen=True, array_like=True):
     """How a step has left its entry: inode and ctime. `was`: those of the former entry, if it came back. `index`: the
     digest of a git index (git_index.py); b"" for other files.
@@ -138,6 +142,11 @@ class Journal:
     def plan(self) -> ApplyPlan | None:
         """None: nothing has begun. Raises OSError, ValueError."""
         return self._read("plan", ApplyPlan)
+
+    def capture(self) -> str | None:
+        """Like `plan().capture`, without decoding the steps."""
+        plan = self._read("plan", _OfCapture)
+        return None if plan is None else plan.capture
 
     def note_staged(self, inodes: list[int]) -> None:
         self._write("staged", inodes)

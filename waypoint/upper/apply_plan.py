@@ -47,13 +47,13 @@ class Seen:
         self._indexes: dict[bytes, tuple[int, int]] = {}  # of git indexes that were applied or put back, by digest
         for journal in journals:
             try:
-                plan, found = journal.plan(), journal.left()
+                capture, found = journal.capture(), journal.left()
             except ValueError:  # it cannot be decoded, so its files are not known
                 continue
-            for left in found if plan is not None else ():
+            for left in found if capture is not None else ():
                 if left is not None and left.was is not None:
                     self._came_back[left.now] = left.was
-                elif left is not None and plan is not None and plan.capture in ancestry:
+                elif left is not None and capture in ancestry:
                     self._known.add(left.now)
                 else:
                     continue
@@ -264,8 +264,10 @@ def _special(entry: Entry, facts: os.stat_result) -> str:
         return "it is a device"
     if stat.S_ISREG(facts.st_mode) and facts.st_mode & _SPECIAL and facts.st_mode & 0o111:
         return "it runs with the rights of its owner or group"
-    if stat.S_ISREG(facts.st_mode) and _CAPABILITIES in attributes(entry):
-        return "it runs with capabilities"
+    if stat.S_ISREG(facts.st_mode):
+        with contextlib.suppress(OSError):  # ENODATA
+            os.getxattr(f"{beneath.name_of(entry.folder)}/{entry.name}", _CAPABILITIES, follow_symlinks=False)
+            return "it runs with capabilities"
     return ""
 
 

@@ -1,8 +1,9 @@
 """Changing the machine's files by a plan: all of it or nothing, also if the process is killed.
 
 1. `stage`: each new file is made in a folder beside the files, `.waypoint-<ident>` in the root of the place, because
-   rename(2) works within one mount only.
-2. `exchange`: each step is one rename: the new file takes its place, the old one goes to the folder beside.
+   rename(2) works within one mount only. What is put into a new folder is made in that folder.
+2. `exchange`: each step is one rename: the new file takes its place, the old one goes to the folder beside. A new
+   folder brings its content.
 3. The caller records the change. Until then, `roll_back` undoes everything; the next daemon does so after a kill.
 4. `settle`: the old files move to the journal, and the folder beside is removed.
 """
@@ -51,7 +52,11 @@ class Transaction:
         self._beside: dict[int, int] = {}  # by place
         self._folder: tuple[int, str] | None = None  # which folder `_opened` is
         self._opened = -1
+        self._staged: tuple[int, str] | None = None  # which folder `_staging_fd` is
+        self._staging_fd = -1
         self._beside_name = f".waypoint-{journal.ident}"
+        self._new_folders: dict[tuple[int, str], str] = {}  # by place and path: the path in the folder beside
+        self._inside: dict[int, Left] = {}  # how steps were left that were made in a new folder
 
     def __enter__(self) -> "Transaction":
         with contextlib.ExitStack() as held:
@@ -61,6 +66,7 @@ class Transaction:
 
     def __exit__(self, *_: object) -> None:
         self._leave_folder()
+        self._leave_staging()
         self._held.close()
 
     @property
@@ -77,6 +83,10 @@ class Transaction:
         with self._as_user():
             for number, step in enumerate(self._plan.steps):
                 inodes.append(0 if step.wanted is None else self._stage_one(number, step, step.wanted, make))
+            for step in reversed(self._plan.steps):  # a folder's attributes may forbid to put files into it
+                if step.wanted is not None and (step.place, step.name) in self._new_folders:
+                    with self._staging(step.place, self._new_folders[step.place, step.name]) as entry:
+                        set_attributes(entry, step.wanted)
         self._sync()
         self._journal.note_staged(inodes)
 
@@ -94,26 +104,55 @@ class Transaction:
         os.fchown(fd, self._plan.uid, self._plan.gid)
 
     def _stage_one(self, number: int, step: Step, wanted: Mark, make: Make) -> int:
-        entry = Entry(self._beside[step.place], str(number))
-        with self._naming(step):
+        above, _, name = step.name.rpartition("/")
+        folder = self._new_folders.get((step.place, above)) if step.before is None else None
+        is_inside = folder is not None and (wanted.is_folder or wanted.links == 1)  # `make` links names that lie beside
+        path = f"{folder}/{name}" if is_inside else str(number)
+        with self._naming(step), self._staging(step.place, path) as entry:
             if wanted.is_folder:
                 os.mkdir(entry.name, 0o700, dir_fd=entry.folder)
-                set_attributes(entry, wanted)
+                self._new_folders[step.place, step.name] = path
             else:
                 make(number, step, entry)
-        return os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False).st_ino
+            left = _left_at(entry, step)
+        if is_inside and left is not None:
+            self._inside[number] = left
+        return 0 if left is None else left.now[0]
+
+    @contextlib.contextmanager
+    def _staging(self, place: int, path: str) -> Iterator[Entry]:
+        """The entry at `path` of the folder beside, valid until the next call."""
+        folder, _, name = path.rpartition("/")
+        if not folder:
+            yield Entry(self._beside[place], name)
+            return
+        if self._staged != (place, folder):
+            self._leave_staging()
+            flags = os.O_PATH | os.O_DIRECTORY
+            self._staging_fd = beneath.open_beneath(self._beside[place], folder, flags, across=False)
+            self._staged = place, folder
+        yield Entry(self._staging_fd, name)
+
+    def _leave_staging(self) -> None:
+        if self._staged is not None:
+            os.close(self._staging_fd)
+            self._staged = None
 
     def exchange(self) -> None:
         """Raises Changed."""
         with self._as_user():
             for number, step in enumerate(self._plan.steps):
-                self._take(number, step)
+                if number not in self._inside:
+                    self._take(number, step)
             for step in reversed(self._plan.folders):
                 entry = self._entry(step)
                 if entry is not None and step.wanted is not None:
                     set_attributes(entry, step.wanted)
         self._sync()
-        files = (self._left(step) if step.wanted and not step.wanted.is_folder else None for step in self._plan.steps)
+        files = (
+            (self._inside.get(number) or self._left(step)) if step.wanted and not step.wanted.is_folder else None
+            for number, step in enumerate(self._plan.steps)
+        )
         self._journal.note_left([*files, *map(self._left, self._plan.folders)])
 
     def _take(self, number: int, step: Step) -> None:
@@ -149,11 +188,7 @@ class Transaction:
 
     def _left(self, step: Step) -> Left | None:
         entry = self._entry(step)
-        facts = entry.look() if entry is not None else None
-        if entry is None or facts is None:
-            return None
-        index = git_index.digest_of(entry) if git_index.is_index(step.name) else b""
-        return Left((facts.st_ino, facts.st_ctime_ns), step.was, index)
+        return None if entry is None else _left_at(entry, step)
 
     # --- the end: `settle`, or `roll_back`
 
@@ -308,6 +343,14 @@ class Transaction:
     def _sync(self) -> None:
         for place in {step.place for step in self._plan.steps}:
             sync_filesystem(self._plan.places[place])
+
+
+def _left_at(entry: Entry, step: Step) -> Left | None:
+    facts = entry.look()
+    if facts is None:
+        return None
+    index = git_index.digest_of(entry) if git_index.is_index(step.name) else b""
+    return Left((facts.st_ino, facts.st_ctime_ns), step.was, index)
 
 
 def set_attributes(entry: Entry, wanted: Mark) -> None:
