@@ -1,6 +1,5 @@
 """Copying one entry of a view or folder, with all its attributes."""
 
-import contextlib
 import errno
 import os
 import stat
@@ -10,6 +9,7 @@ from waypoint.upper.views import Entry
 
 _COPY_BYTES = 1 << 20
 _NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): two file systems
+_SMALL = 2048  # bytes of files of which btrfs shares no blocks
 _OF_OVERLAYS = ("trusted.overlay.", "user.overlay.")
 
 
@@ -26,16 +26,21 @@ def copy(source: Entry, target: Entry, wanted: os.stat_result) -> None:
 
 
 def _copy_file(source: Entry, target: Entry, wanted: os.stat_result) -> None:
-    with contextlib.ExitStack() as opened:
-        origin = os.open(source.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source.folder)
-        opened.callback(os.close, origin)
+    origin = os.open(source.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source.folder)
+    try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         copy = os.open(target.name, flags, 0o600, dir_fd=target.folder)
-        opened.callback(os.close, copy)
-        _copy_content(origin, copy, wanted)
-        os.chown(copy, wanted.st_uid, wanted.st_gid)
-        _take_mode(origin, copy, wanted)
-        os.utime(copy, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
+        try:
+            made = os.fstat(copy)
+            _copy_content(origin, copy, wanted)
+            if (made.st_uid, made.st_gid) != (wanted.st_uid, wanted.st_gid):
+                os.chown(copy, wanted.st_uid, wanted.st_gid)
+            _take_mode(origin, copy, wanted)
+            os.utime(copy, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
+        finally:
+            os.close(copy)
+    finally:
+        os.close(origin)
 
 
 def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
@@ -59,11 +64,12 @@ def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
 
 def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
     """Copy up to `size` bytes; return how many. Files on one btrfs share blocks, so this works in a full pool, too."""
-    try:
-        return os.copy_file_range(origin, copy, size, place, place)
-    except OSError as error:
-        if error.errno not in _NOT_SHARED:
-            raise
+    if size > _SMALL:
+        try:
+            return os.copy_file_range(origin, copy, size, place, place)
+        except OSError as error:
+            if error.errno not in _NOT_SHARED:
+                raise
     data = os.pread(origin, min(_COPY_BYTES, size), place)
     return os.pwrite(copy, data, place)
 
