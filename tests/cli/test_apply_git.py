@@ -107,3 +107,4 @@ def test_a_commit_in_the_session_is_applied_and_taken_back_although_git_looks_me
     git(repository, "add", "text")
     done = home.cli("apply", branch, "--json", "--", str(repository))
     assert f"{repository}/.git/index" in [one["path"] for one in done.json()["conflicts"]]
+    assert f"apply {branch} --git-branch NEW -- {repository}" in done.json()["error"]["next"]

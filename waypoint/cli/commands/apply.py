@@ -122,5 +122,11 @@ def _fail(client: Client, name: str, found: ApplyFacts, given: Given) -> int:
         if not all(one["can_choose"] for one in found.conflicts):
             decide = "resolve those that --ours, --theirs and --merge cannot decide"
         next_step = f"see the differences: {look}; then {decide}, or name files: -- PATH..."
+    repository = next(
+        (top for top, inside, _ in (one["path"].partition("/.git/") for one in found.conflicts) if inside), ""
+    )
+    if repository:
+        commit = spelled(client.home, "apply", name, "--git-branch", "NEW", "--", repository)
+        next_step += f"; or bring the files out as a commit: {commit}"
     error = Conflicting("apply", name, said, next_step)
     return fail(error, as_json=given.flag("json"), beside=dataclasses.asdict(found))
