@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.sessions import facts, inside, put, session
-from tests.homes import Home, open_home
+from tests.homes import MIB, Home, open_home
 from tests.session.ledger import group_of
 from tests.session.stale_group import LEAVE, process_with_number
 from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
+from waypoint.client import Client
 from waypoint.linux.tasks import cgroups, procfs
 
 pytestmark = [pytest.mark.privileged, pytest.mark.soak(part="walls")]
@@ -28,6 +29,29 @@ os.close(os.open('/srv/ready', os.O_CREAT))
 while True:
     signal.pause()
 """
+MAPPINGS = """
+import ctypes, mmap, os, signal
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+place = libc.mmap(None, ctypes.c_size_t(60000 * 4096), mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+for number in range(30000):  # each protected page makes a mapping of its own
+    libc.mprotect(ctypes.c_void_p(place + number * 8192), 4096, mmap.PROT_READ | mmap.PROT_WRITE)
+os.fork()
+os.close(os.open('/srv/ready', os.O_CREAT))
+signal.pause()
+"""
+LATE = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+while True:
+    with open('/srv/go') as told:
+        time.sleep(float(told.read()))
+    rules = libc.syscall(444, (1).to_bytes(8, 'little'), 8, 0)  # landlock_create_ruleset
+    with open('/srv/go') as told:
+        os.close(rules)
+"""
+"""Opens a file that CRIU refuses, some time after the session's hook has run."""
+DELAYS_S = (0.03, 0.04, 0.05, 0.02, 0.06)
 STOPPED_S = 2.0
 
 
@@ -87,3 +111,26 @@ def test_a_session_with_leases_is_stopped_during_a_checkpoint(unfiltered: Home) 
         begun = time.monotonic()
         unfiltered.must("stop", branch, "--discard")
         assert time.monotonic() - begun < STOPPED_S
+
+
+def test_a_slow_refusal_of_criu_is_not_repeated_with_a_log_of_everything(home: Home) -> None:
+    """The session opens a file that CRIU refuses when Waypoint has looked at the open files, and before CRIU does."""
+    with session(home, "root") as branch:
+        live, hooks = Client(home.path).session(branch), "/etc/waypoint/hooks/pre-checkpoint.d"
+        put(home, branch, "/srv/mappings.py", MAPPINGS)
+        put(home, branch, "/srv/late.py", LATE)
+        inside(home, branch, f"mkdir -p {hooks}; echo 'cat /srv/delay >/srv/go' >{hooks}/hook; chmod 755 {hooks}/hook")
+        inside(home, branch, f"sed -i '1i #!/bin/sh' {hooks}/hook; mkfifo /srv/go")
+        inside(home, branch, "python3 /srv/mappings.py & disown; until [ -e /srv/ready ]; do sleep 0.01; done")
+        inside(home, branch, "python3 /srv/late.py & disown")  # after the others, in the order in which CRIU looks
+        for number, delay in enumerate(DELAYS_S):
+            put(home, branch, "/srv/delay", str(delay))
+            taken = live.checkpoint(f"slow-{number}")
+            inside(home, branch, "echo >/srv/go")
+            log = home.path / f"criu-logs/{taken.capture}-dump.log"
+            if log.exists():
+                break
+        assert log.exists(), "CRIU itself has refused the file at no delay: the test proves nothing"
+        assert log.stat().st_size <= MIB
+        assert taken.paused_ms > 1000
+        assert f"capture of {branch}, first try" not in (home.path / "daemon.log").read_text()
