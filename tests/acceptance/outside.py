@@ -13,12 +13,12 @@ from pathlib import Path
 
 from tests.homes import Home
 
-PUBLIC, PUBLIC6, HOST, PRIVATE = "198.51.100.5", "2001:db8:5::5", "203.0.113.2", "192.168.77.1"
+PUBLIC, PUBLIC6, HOST, PRIVATE = "51.100.198.5", "2a01:db8:5::5", "51.0.113.2", "192.168.77.1"
 NAME = "example.test"  # The resolver answers PUBLIC.
 NAME_OF_PRIVATE = "private-example.test"
 ECHO = 7777
 SLOW = 7778  # The server on this port answers each request after 0.5 s.
-_RESOLVER = "203.0.113.1"
+_RESOLVER = "51.0.113.1"
 
 _SERVER = f'''
 import socket, threading, time
@@ -58,8 +58,8 @@ print("ready", flush=True)
 '''
 _HOST_SETUP = f"""
 ip link set lo up
-ip addr add {HOST}/24 dev wan; ip addr add 2001:db8::2/64 dev wan nodad; ip link set wan up
-ip route add default via 203.0.113.1; ip -6 route add default via 2001:db8::1
+ip addr add {HOST}/24 dev wan; ip addr add 2a01:db8::2/64 dev wan nodad; ip link set wan up
+ip route add default via 51.0.113.1; ip -6 route add default via 2a01:db8::1
 """
 # The first part of a Python program that sends raw packets from within a session.
 PACKETS = f"""
@@ -84,7 +84,7 @@ _LATE = f"tcp sport {SLOW} tcp flags & (syn | ack | psh | fin | rst) == ack drop
 _INTERNET_SETUP = f"""
 nft 'table ip late {{ chain out {{ type filter hook output priority 0; {_LATE}; }}; }}'
 ip link set lo up
-ip addr add 203.0.113.1/24 dev lan; ip addr add 2001:db8::1/64 dev lan nodad; ip link set lan up
+ip addr add 51.0.113.1/24 dev lan; ip addr add 2a01:db8::1/64 dev lan nodad; ip link set lan up
 ip addr add {PUBLIC}/32 dev lo; ip addr add {PUBLIC6}/128 dev lo nodad; ip addr add {PRIVATE}/32 dev lo
 """
 

@@ -116,6 +116,7 @@ def test_private_addresses_and_other_sessions_are_not_reached(
     reach = f"import socket; socket.create_connection(('{PRIVATE}', {ECHO}), 5)"
     assert outside.on_host("python3", "-c", reach).returncode == 0  # the host itself reaches the address
     listen = f"import socket; s = socket.create_server(('{HOST}', 8000)); print('ready', flush=True); s.accept()"
+    outside.on_host("ip", "route", "add", "local", "51.77.0.0/24", "dev", "lo")  # the host answers for all of these
     there.must("shell", "other", "-d")
     serve = f"python3 -m http.server -b 10.77.0.2 {ECHO} >/dev/null 2>&1 &"
     inside(there, "other", f"{serve} until ss -Htln sport = {ECHO} | grep -q .; do sleep 0.05; done")
@@ -129,6 +130,12 @@ def test_private_addresses_and_other_sessions_are_not_reached(
             ("10.77.0.2", ECHO),
             ("10.77.1.2", ECHO),
             ("10.77.1.1", 53),
+            ("51.77.0.9", 8000),
+            ("64:ff9b::51.77.0.9", 8000),
+            ("64:ff9b::10.0.0.1", ECHO),
+            ("2002:a00:1::1", ECHO),
+            ("192.88.99.1", ECHO),
+            ("203.0.113.1", ECHO),
         ):
             said = tried(there, branch, address, port)
             assert said.split()[0] in ("OSError", "ConnectionRefusedError"), (address, said)
@@ -187,7 +194,7 @@ for port in range(1024, 65536):
 
 def test_fragments_of_two_sessions_are_not_combined(there: HomeInNamespace, branch: str) -> None:
     """Both sessions have the same address and choose the ids of their packets themselves."""
-    there.must("shell", "narrow", "-d", "--allow-net", "203.0.113.77")
+    there.must("shell", "narrow", "-d", "--allow-net", "51.0.113.77")
     second = """
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 one.bind(("10.77.0.2", 6666))
@@ -339,15 +346,15 @@ def test_allow_net_limits_the_reachable_addresses(there: HomeInNamespace) -> Non
     assert tried(there, "n", PUBLIC) == REACHED
     assert tried(there, "n", NAME) == REACHED
     assert tried(there, "n", PRIVATE) == REACHED
-    assert tried(there, "n", "203.0.113.1") == "OSError at once\n"
-    assert tried(there, "n", "203.0.113.1", udp=True) == "OSError at once\n"
+    assert tried(there, "n", "51.0.113.1") == "OSError at once\n"
+    assert tried(there, "n", "51.0.113.1", udp=True) == "OSError at once\n"
     # A name allows only public addresses, as the owner of the name chooses its address.
     there.must("shell", "name", "-d", "--allow-net", f"{NAME},{NAME_OF_PRIVATE}")
     assert tried(there, "name", NAME) == REACHED
     assert tried(there, "name", PRIVATE) == "OSError at once\n"
     there.must("fork", "n", "m")
     assert tried(there, "m", PUBLIC) == REACHED
-    assert tried(there, "m", "203.0.113.1") == "OSError at once\n"
+    assert tried(there, "m", "51.0.113.1") == "OSError at once\n"
     assert "--allow-net" in there.cli("shell", "n", "-d", "--allow-net", PUBLIC).stderr
     there.must("stop", "--all", "--discard")
     done = there.cli("shell", "n", "-d", "--allow-net", "not a name")
@@ -381,7 +388,7 @@ def test_names_are_resolved_where_the_host_uses_a_local_resolver(tmp_path: Path)
         relay = (
             "import socket; s = socket.socket(2, 2); s.bind(('127.0.0.53', 53)); print(flush=True)\n"
             "while True:\n d, a = s.recvfrom(999); u = socket.socket(2, 2)\n"
-            " u.sendto(d, ('203.0.113.1', 53)); s.sendto(u.recv(999), a)"
+            " u.sendto(d, ('51.0.113.1', 53)); s.sendto(u.recv(999), a)"
         )
         with subprocess.Popen(outside_command(outside, relay), stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
@@ -405,7 +412,7 @@ def test_without_a_route_connections_are_refused_at_once_and_doctor_reports_it(t
             one for one in there.must("doctor", "--json").json() if one["capability"].startswith("internet access")
         )
         assert (row["state"], "pasta" in row["why"]) == ("degraded", True)
-        outside.on_host("ip", "route", "add", "default", "via", "203.0.113.1")
+        outside.on_host("ip", "route", "add", "default", "via", "51.0.113.1")
         there.must("shell", "c", "-d")
         assert tried(there, "c", PUBLIC) == REACHED
         assert "nothing outside" not in there.must("show", "c").stdout

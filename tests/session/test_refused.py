@@ -16,7 +16,8 @@ from waypoint.linux.calls.libc import MACHINE
 from waypoint.model.records import Seccomp
 
 ALLOWED = 0
-EPERM, ENOSYS, EAFNOSUPPORT, EINVAL = errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT, errno.EINVAL
+EPERM, ENOSYS, EINVAL, ENOMEM = errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOMEM
+EAFNOSUPPORT, EPROTONOSUPPORT, ESOCKTNOSUPPORT = errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT
 CASES = [(machine, architecture) for machine, ran in ON_MACHINE.items() for architecture in ran]
 KINDS: tuple[Seccomp, ...] = ("default", "userns")
 
@@ -59,6 +60,13 @@ IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
         ((30, 1), EAFNOSUPPORT, EAFNOSUPPORT),  # AF_TIPC
         ((29, 3), EAFNOSUPPORT, EAFNOSUPPORT),  # AF_CAN
         ((1 << 32 | 30, 1), EAFNOSUPPORT, EAFNOSUPPORT),
+        ((2, 1 | 0x80800, 6), ALLOWED, ALLOWED),
+        ((2, 3, 132), EPROTONOSUPPORT, EPROTONOSUPPORT),  # SCTP
+        ((10, 1, 132), EPROTONOSUPPORT, EPROTONOSUPPORT),
+        ((2, 2, 115), EPROTONOSUPPORT, EPROTONOSUPPORT),  # L2TP
+        ((2, 5 | 0x80000, 0), ESOCKTNOSUPPORT, ESOCKTNOSUPPORT),  # also SCTP, by its type
+        ((2, 6, 0), ESOCKTNOSUPPORT, ESOCKTNOSUPPORT),  # DCCP
+        ((1, 5, 0), ALLOWED, ALLOWED),
         ((38, 5), EPERM, EPERM),
         ((40, 1), EPERM, EPERM),
         ((1 << 32 | 40, 1), EPERM, EPERM),  # the kernel reads only the lower 32 bits
@@ -71,6 +79,10 @@ IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
     ],
     "fcntl": NO_LEASES,
     "fcntl64": NO_LEASES,
+    "mmap": [((0, 4096, 3, 0x22), ALLOWED, ALLOWED), ((0, 1 << 21, 3, 0x40022), ENOMEM, ENOMEM)],
+    "mmap2": [((0, 4096, 3, 0x22), ALLOWED, ALLOWED), ((0, 1 << 21, 3, 0x40022), ENOMEM, ENOMEM)],
+    "memfd_create": [((0x1000, 3), ALLOWED, ALLOWED), ((0x1000, 5), ENOMEM, ENOMEM)],
+    "shmget": [((0, 4096, 0o1600), ALLOWED, ALLOWED), ((0, 1 << 21, 0o5600), ENOMEM, ENOMEM)],
     "ioctl": [
         ((0, 0x5401), ALLOWED, ALLOWED),
         ((0, 0x5412), EPERM, EPERM),
@@ -142,7 +154,7 @@ def test_some_calls_are_refused_only_with_certain_arguments(
     program, audit = filter_program(kind, machine), AUDIT_NUMBERS[architecture]
     for name, rows in IN_PART.items():
         if name not in NUMBERS[architecture]:
-            assert name in ("socketcall", "fcntl64")
+            assert name in ("socketcall", "fcntl64", "mmap", "mmap2")
             continue
         for arguments, *expected in rows:
             answer = verdict(program, audit, NUMBERS[architecture][name], arguments)

@@ -59,6 +59,7 @@ ARGUMENTS: dict[str, tuple[int, ...]] = {
     "clone3": (0, 88),
     "io_uring_setup": (1, 0),
     "ioctl": (0, 0x5412, 0),
+    "memfd_create": (0, 4),
     "keyctl": (KEYCTL_GET_KEYRING_ID, SESSION_KEYRING, 0),
     "personality": (0x0400000,),
     "request_key": (),
@@ -68,7 +69,7 @@ ARGUMENTS: dict[str, tuple[int, ...]] = {
     "unshare": (NEWUSER,),
     "umount2": (0, 1 << 30),
 }
-ELSE = {"clone3": errno.ENOSYS}
+ELSE = {"clone3": errno.ENOSYS, "memfd_create": errno.ENOMEM}
 # The calls that `--allow userns` allows.
 OF_NAMESPACES = {"setns", "unshare", "umount2"}
 
@@ -121,7 +122,8 @@ def filters_of(session: dict[str, Any]) -> set[tuple[str, str]]:
 def expect_refusals(home: Home, branch: str) -> None:
     assert filters_of(facts(home, branch)) == {("2", "1")}
     assert answers(home, branch, ARGUMENTS) == {name: ELSE.get(name, errno.EPERM) for name in ARGUMENTS}
-    everything = dict.fromkeys(set(NUMBERS[MACHINE]) - {*ARGUMENTS, "clone", "fcntl", "vhangup"}, ())
+    others = {*ARGUMENTS, "clone", "fcntl", "mmap", "shmget", "vhangup"}
+    everything = dict.fromkeys(set(NUMBERS[MACHINE]) - others, ())
     assert set(answers(home, branch, everything).values()) == {errno.EPERM}
 
 

@@ -178,6 +178,8 @@ def test_processes_with_shifted_ids_are_captured_forked_and_restored(shifted: Ho
     kept = shifted.path / "hot" / facts["capture"] / "shm"
     mine = (33, 33) if user == "root" else (person.uid, person.gid)
     assert owner(kept / "mine") == mine  # the owner that the session sees
+    images = shifted.path / "hot" / facts["capture"] / "images"
+    assert {oct(path.stat().st_mode & 0o077) for path in images.iterdir()} == {"0o0"}
     forks = shifted.must("fork", f"{branch}-c", "-n", "4", "--prefix", f"{branch}-f", "--json").json()
     for fork in forks:
         assert uid_map(fork["pid"]) == uid_map(first["pid"])

@@ -102,7 +102,7 @@ class Egress:
             self.outcomes.pop(session, None)
 
     def _open(self, guest: Guest) -> None:
-        host = _addresses()
+        host = _networks()
         opened = allowed.resolve(guest.allowed, [*plan.CLOSED, *host]) if guest.allowed else None
         router = self._router or routers.find(self._place.runtime)
         self._router = router = router or routers.make(self._place, host)
@@ -173,17 +173,23 @@ class Egress:
 
 def _tell_host(router: Router) -> None:
     try:
-        router.tell(plan.tell_host(_addresses()))
+        router.tell(plan.tell_host(_networks()))
     except OSError as error:
         log.error("cannot tell the router the machine's new addresses: %s", error)
 
 
-def _addresses() -> list[str]:
-    """Return the machine's addresses, except loopback and link-local addresses, which no session can reach."""
+def _networks() -> list[str]:
+    """Return the machine's addresses and the networks that it receives as its own (`ip route add local`), except
+    loopback and link-local ones, which no session can reach; also as a NAT64 reaches them.
+    """
     with RouteSocket() as route:
-        found = route.addresses()
-    text = (socket.inet_ntop(socket.AF_INET if len(one) == 4 else socket.AF_INET6, one) for one in found)
-    return sorted({one for one in text if not one.startswith(("127.", "fe80:")) and one != "::1"})
+        found = [(socket.inet_ntop(one.family, one.address), one) for one in route.local()]
+    own = {
+        f"{text}/{one.bits}" if one.bits < 8 * len(one.address) else text
+        for text, one in found
+        if not text.startswith(("127.", "fe80:")) and text != "::1"
+    }
+    return sorted({*own, *(plan.by_nat64(one) for one in own if not plan.is_ipv6(one))})
 
 
 def _index() -> int | None:

@@ -24,13 +24,30 @@ CONNTRACK = {f"tcp_timeout_{state}": 7_500 for state in ("fin_wait", "close_wait
 HARDWARE = b"\x02\x00\x0a\x4d\x00\x01"  # MAC address of both ends of each veth pair; second bit: locally administered
 MTU = 65_520  # pasta's
 SESSION_END = PairEnd("eth0", 77)
-# Networks that are not public: RFC 6890 and its successors.
 OF_SESSIONS = ("100.64.0.0/16", "fd10:77:2::/64")  # addresses of sessions in the router
-CLOSED = (
+# Networks that are not public: the special-purpose registries of IANA (RFC 6890), with 6to4 and Teredo, whose relays
+# unpack packets to any address of IPv4.
+_CLOSED4 = (
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
-    *("192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3"),
-    *("::/96", "::ffff:0:0/96", "64:ff9b:1::/48", "fc00::/7", "fe80::/9", "ff00::/8"),
+    *("192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
+    "224.0.0.0/3",
 )
+_CLOSED6 = (
+    *("::/96", "::ffff:0:0/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),
+    *("5f00::/16", "fc00::/7", "fe80::/9", "ff00::/8"),
+)
+
+
+def by_nat64(network: str) -> str:
+    """The addresses of IPv6 by which a NAT64 reaches an IPv4 network (RFC 6052). The others stay open: in a network
+    without IPv4, they lead to the public addresses of IPv4.
+    """
+    address, _, bits = network.partition("/")
+    first, second, third, fourth = map(int, address.split("."))
+    return f"64:ff9b::{first << 8 | second:x}:{third << 8 | fourth:x}/{96 + int(bits or 32)}"
+
+
+CLOSED = (*_CLOSED4, *_CLOSED6, *map(by_nat64, _CLOSED4))
 
 
 def router_end(index: int) -> PairEnd:
@@ -109,7 +126,7 @@ chain refuse {{
 
 
 def rules(host: Iterable[str]) -> str:
-    """Return the nft commands with the rules of a new router. `host`: the machine's addresses, which are refused."""
+    """Return the nft commands with the rules of a new router. `host`: the machine's networks, which are refused."""
     return f"table inet waypoint {{\n{''.join(_sets())}{_CHAINS}}}\n{tell_host(host)}\n"
 
 
@@ -120,12 +137,12 @@ def _sets() -> Iterable[str]:
         yield f"map own{version} {{ type ifname : {kind}; elements = {{ {own} }}; }}\n"
         yield f"set closed{version} {{ type {kind}; flags interval; elements = {{ {closed} }}; }}\n"
         yield f"set open{version} {{ type ifname . {kind}; flags interval; }}\n"
-        yield f"set host{version} {{ type {kind}; }}\n"
+        yield f"set host{version} {{ type {kind}; flags interval; auto-merge; }}\n"
         yield f"set count{version} {{ type {kind}; size 65535; flags dynamic; }}\n"
 
 
 def tell_host(host: Iterable[str]) -> str:
-    """Return the nft commands that replace the set of the machine's addresses by `host`."""
+    """Return the nft commands that replace the set of the machine's networks by `host`."""
     lines = ["flush set inet waypoint host4", "flush set inet waypoint host6"]
     return "\n".join([*lines, *(f"add element inet waypoint {_set('host', one)} {{ {one} }}" for one in host)])
 

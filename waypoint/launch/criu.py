@@ -36,6 +36,7 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
     CRIU joins the session's network namespace, so that it does not dump the namespace and does not search the host's
     connections. It runs in a cgroup of its own, because the session's cgroup will be frozen.
     """
+    os.umask(0o077)  # the images have the memory of programs
     # Protect CRIU from the OOM killer: CRIU runs code of its own in the session's tasks. If CRIU is killed meanwhile,
     # such a task may end, too (docs/criu.md).
     with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE

@@ -53,6 +53,10 @@ kexec_file_load       320      -     294  401
 kexec_load            246    283     104  347
 keyctl                250    288     219  311
 lookup_dcookie        212    253      18  249
+memfd_create          319    356     279  385
+mmap                    9      -     222    -
+mmap2                   -    192       -  192
+shmget                 29    395     194  307
 mbind                 237    274     235  319
 migrate_pages         256    294     238  400
 mount                 165     21      40   21

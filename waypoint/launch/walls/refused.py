@@ -19,6 +19,8 @@ from waypoint.model.records import Allowance, Seccomp
 
 _EPERM, _ENOSYS = seccomp.refuse(errno.EPERM), seccomp.refuse(errno.ENOSYS)
 _NO_FAMILY = seccomp.refuse(errno.EAFNOSUPPORT)
+_NO_TYPE, _NO_PROTOCOL = seccomp.refuse(errno.ESOCKTNOSUPPORT), seccomp.refuse(errno.EPROTONOSUPPORT)
+_NO_MEMORY = seccomp.refuse(errno.ENOMEM)
 
 _NEW_NAMESPACES = 0x7C020000  # CLONE_NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS
 # Refused for every session, because a process in its own cgroup namespace may mount cgroups. The mount shows the
@@ -32,6 +34,13 @@ _REFUSED_FAMILIES = (38, 40)
 # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET. For others (TIPC, RDS, CAN, ...) the kernel would load a module for
 # any user. They fail with the error for a family that the kernel does not have, which programs can handle.
 _FAMILIES = (1, 2, 10, 16, 17)
+_INTERNET = (2, 10)  # AF_INET, AF_INET6
+_RARE_TYPES = 4  # the bit of SOCK_RDM, SOCK_SEQPACKET, SOCK_DCCP
+# DCCP, L2TP, SCTP, SMC: the kernel would load their modules for any user.
+_RARE_PROTOCOLS = (33, 115, 132, 256)
+# Reserved huge pages belong to the program for which the machine's root has reserved them. Programs handle the error:
+# it is that of a machine without such pages.
+_MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x40000, 0x4, 0o4000
 _SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR = 1, 8
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 # Leases and delegations: whoever opens such a file waits up to 45 s for its holder (/proc/sys/fs/lease-break-time). A
@@ -56,14 +65,24 @@ fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tre
 sethostname setns umount umount2
 """
 
-_OF_FAMILIES = if_one_of(0, _REFUSED_FAMILIES, _EPERM, if_one_of(0, _FAMILIES, ALLOW, otherwise=_NO_FAMILY))
 _NO_LEASES = if_one_of(1, (_F_SETLEASE, _F_SETDELEG), seccomp.refuse(errno.EINVAL))
+_OF_INTERNET = if_any_bit(1, _RARE_TYPES, _NO_TYPE, if_one_of(2, _RARE_PROTOCOLS, _NO_PROTOCOL))
+_OF_FAMILIES = if_one_of(
+    0,
+    _REFUSED_FAMILIES,
+    _EPERM,
+    if_one_of(0, _INTERNET, _OF_INTERNET, if_one_of(0, _FAMILIES, ALLOW, otherwise=_NO_FAMILY)),
+)
 
 _IN_PART: dict[str, Instructions] = {
     "clone": if_any_bit(0, _NEW_CGROUP_NAMESPACE, _EPERM),
     "clone3": _ENOSYS,
     "fcntl": _NO_LEASES,
     "fcntl64": _NO_LEASES,
+    "memfd_create": if_any_bit(1, _MFD_HUGETLB, _NO_MEMORY),
+    "mmap": if_any_bit(3, _MAP_HUGETLB, _NO_MEMORY),
+    "mmap2": if_any_bit(3, _MAP_HUGETLB, _NO_MEMORY),
+    "shmget": if_any_bit(2, _SHM_HUGETLB, _NO_MEMORY),
     "ioctl": if_one_of(1, (_TIOCSTI, _TIOCLINUX), _EPERM),  # these two insert input into a terminal
     "personality": if_any_bit(
         0, _ASK_PERSONALITY & ~_PERSONALITIES, if_one_of(0, (_ASK_PERSONALITY,), ALLOW, otherwise=_EPERM)

@@ -15,7 +15,7 @@ from waypoint.linux.net.netlink import attribute
 _LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
 _ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
-_NEWLINK, _GETLINK, _NEWADDR, _GETADDR, _NEWROUTE = 16, 18, 20, 22, 24
+_NEWLINK, _GETLINK, _NEWADDR, _NEWROUTE, _GETROUTE = 16, 18, 20, 24, 26
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK = 1, 3, 4, 5
 _IFLA_OPERSTATE, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 16, 18, 28
 _OPERATES = b"\x06"  # IF_OPER_UP
@@ -23,10 +23,12 @@ _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x2
 _RTA_DST, _RTA_OIF, _RTA_PREFSRC = 1, 4, 7
 _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_LINK, _SCOPE_UNIVERSE = 254, 4, 253, 0
-_UNICAST, _UNREACHABLE = 1, 7
+_UNICAST, _LOCAL, _UNREACHABLE = 1, 2, 7
+_KIND_AT = 7  # the field rtm_type of struct rtmsg
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _BATCH = 64  # messages. The kernel drops answers that do not fit in the socket's buffer, which holds about 250.
-_RTMGRP_ADDRESSES = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
+# RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE
+_RTMGRP_ADDRESSES = 0x10 | 0x40 | 0x100 | 0x400
 
 UP_S = 5.0
 
@@ -150,11 +152,13 @@ class RouteSocket:
                     failed = failed or -struct.unpack_from("=i", body)[0]
         return failed
 
-    def addresses(self) -> list[bytes]:
-        """The addresses of all interfaces, four or sixteen bytes each."""
-        bodies = netlink.dump(self._socket, _GETADDR, bytes(_ADDRESS.size))
-        found = [netlink.attributes(body[_ADDRESS.size :]) for body in bodies]
-        return [one.get(_IFA_LOCAL) or one[_IFA_ADDRESS] for one in found]
+    def local(self) -> list[Prefix]:
+        """The addresses and networks whose packets this network namespace receives itself: the addresses of all
+        interfaces and the routes of the type `local`.
+        """
+        bodies = netlink.dump(self._socket, _GETROUTE, bytes(_ROUTE.size))
+        found = [(body, netlink.attributes(body[_ROUTE.size :])) for body in bodies if body[_KIND_AT] == _LOCAL]
+        return [Prefix(one[_RTA_DST], body[1]) for body, one in found if _RTA_DST in one]
 
     def other_end(self, interface: int) -> int | None:
         """The index of the interface at the other end of a pair; None if there is no interface with this index."""
@@ -182,8 +186,8 @@ class RouteSocket:
 
 
 def address_changes() -> socket.socket:
-    """A socket that becomes readable when an address is added to or removed from the calling thread's network
-    namespace.
+    """A socket that becomes readable when an address or a route is added to or removed from the calling thread's
+    network namespace.
     """
     found = socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
