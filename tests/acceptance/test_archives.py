@@ -1,8 +1,10 @@
 """An exported checkpoint comes back in another home, with its processes."""
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import tarfile
 from pathlib import Path
@@ -68,6 +70,38 @@ def test_an_export_comes_back_in_another_home(archive: tuple[Path, dict[str, Any
         assert (tmp_path / "model").read_bytes() == (keys / "model").read_bytes()
         home.must("restore", "x/arc-one", "--new", "older")
         assert inside(home, "older", "ls file 2>/dev/null || echo none") == "none\n"
+        home.must("stop", "--all", "--discard")
+
+
+def test_processes_of_another_machine_are_refused_before_any_work(
+    archive: tuple[Path, dict[str, Any]],
+) -> None:
+    path, made = archive
+    others = {
+        "kernel": ("5.4.0-other", "kernel 5.4.0-other"),
+        "architecture": ("riscv64", "processor riscv64"),
+        "cpu_features": (["avx10_9"], "lacks avx10_9"),
+    }
+    with open_home() as home:
+        home.must("import", str(path))
+        for field, (value, said) in others.items():
+            home.must("daemon", "stop")
+            with contextlib.closing(sqlite3.connect(home.path / "names.db")) as db, db:
+                ((record,),) = db.execute("SELECT record FROM captures WHERE id = ?", (made["capture"],))
+                changed = json.loads(record)
+                changed["machine"] |= {"kernel": os.uname().release, "architecture": os.uname().machine, field: value}
+                db.execute("UPDATE captures SET record = ? WHERE id = ?", (json.dumps(changed).encode(), made["capture"]))
+            refused = home.cli("restore", "two", "--new", "new", "--tier", "live", "--json")
+            error = refused.json()["error"]
+            assert (refused.code, error["code"]) == (5, "other-machine"), field
+            assert said in error["said"]
+            assert "--tier respawn" in error["next_step"]
+            assert not (home.path / "hot" / made["capture"]).exists()
+        (why,) = home.must("restore", "two", "--new", "new", "--json").json()["degraded"]
+        assert (why["code"], why["subject"]) == ("processes-not-restored", "other-machine")
+        home.must("restore", "two", "--new", "again", "--tier", "respawn")
+        for branch in ("new", "again"):
+            wait_until(lambda branch=branch: inside(home, branch, f"{ASK} 2>/dev/null || :"), "the server runs again")
         home.must("stop", "--all", "--discard")
 
 

@@ -201,6 +201,17 @@ class Captures:
             if is_dropped:
                 drop_layers(self._area, capture.id, capture.layers)
 
+    def check_machine(self, capture: Capture) -> None:
+        """Raise CannotCapture if this machine cannot restore the processes: no CRIU works on it, or it has another
+        kernel or processor. Reads nothing but the record. Raises Failed if the search for a CRIU fails.
+        """
+        try:
+            self._find_criu()
+        except HostLacks as error:
+            said, on = f"cannot {error.tried} {error.on}: {error.said}", capture.id[:12]
+            raise CannotCapture("restore the processes of", on, said, error.next_step, code="no-criu") from error
+        PROCESSES.check_machine(capture)
+
     def ingest(self, capture: Capture, on_progress: Callable[[int, int | None], None]) -> Ingested:
         """Store the capture as an image, durably. The caller records that. `on_progress` gets the bytes so far, and
         about how many there are; None if that is not known. Raises Failed if the disk is short.
@@ -358,17 +369,6 @@ class HeldCapture:
     def manifest(self) -> Manifest:
         """Return the programs to start again; empty if the capture lacks the layer. Raises StoreDamaged."""
         return PROGRAMS.read(self._area, self.capture)
-
-    def check_machine(self) -> None:
-        """Raise CannotCapture if this machine cannot restore the processes: no CRIU works on it, or it has another
-        kernel or processor. Raises Failed if the search for a CRIU fails.
-        """
-        try:
-            self._find_criu()
-        except HostLacks as error:
-            said, on = f"cannot {error.tried} {error.on}: {error.said}", self.capture.id[:12]
-            raise CannotCapture("restore the processes of", on, said, error.next_step, code="no-criu") from error
-        PROCESSES.check_machine(self.capture)
 
     def check(self, copies: int, leaving: Collection[int] | None = ()) -> None:
         """Raise StoreDamaged, CannotCapture or Failed if it is certain that the processes cannot be restored `copies`

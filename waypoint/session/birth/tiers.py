@@ -32,8 +32,7 @@ def choose(resources: Resources, origin: Capture, wanted: Tier | None) -> Chosen
         return Chosen(tier)
     starts_again = wanted is None and origin.layer(ProgramsLayer) is not None
     try:
-        with resources.captures.hold(origin) as held:
-            held.check_machine()
+        resources.captures.check_machine(origin)  # before the capture is extracted from the store
     except CannotCapture as error:
         if starts_again:
             return started_again(error, error.next_step)
