@@ -76,27 +76,27 @@ def test_an_export_comes_back_in_another_home(archive: tuple[Path, dict[str, Any
 def test_processes_of_another_machine_are_refused_before_any_work(
     archive: tuple[Path, dict[str, Any]],
 ) -> None:
-    path, made = archive
+    path, _ = archive
     others = {
         "kernel": ("5.4.0-other", "kernel 5.4.0-other"),
         "architecture": ("riscv64", "processor riscv64"),
         "cpu_features": (["avx10_9"], "lacks avx10_9"),
     }
     with open_home() as home:
-        home.must("import", str(path))
+        capture = home.must("import", str(path), "--json").json()["capture"]
         for field, (value, said) in others.items():
             home.must("daemon", "stop")
             with contextlib.closing(sqlite3.connect(home.path / "names.db")) as db, db:
-                ((record,),) = db.execute("SELECT record FROM captures WHERE id = ?", (made["capture"],))
+                ((record,),) = db.execute("SELECT record FROM captures WHERE id = ?", (capture,))
                 changed = json.loads(record)
                 changed["machine"] |= {"kernel": os.uname().release, "architecture": os.uname().machine, field: value}
-                db.execute("UPDATE captures SET record = ? WHERE id = ?", (json.dumps(changed).encode(), made["capture"]))
+                db.execute("UPDATE captures SET record = ? WHERE id = ?", (json.dumps(changed).encode(), capture))
             refused = home.cli("restore", "two", "--new", "new", "--tier", "live", "--json")
             error = refused.json()["error"]
             assert (refused.code, error["code"]) == (5, "other-machine"), field
             assert said in error["said"]
-            assert "--tier respawn" in error["next_step"]
-            assert not (home.path / "hot" / made["capture"]).exists()
+            assert "--tier respawn" in error["next"]
+            assert not (home.path / "hot" / capture).exists()
         (why,) = home.must("restore", "two", "--new", "new", "--json").json()["degraded"]
         assert (why["code"], why["subject"]) == ("processes-not-restored", "other-machine")
         home.must("restore", "two", "--new", "again", "--tier", "respawn")

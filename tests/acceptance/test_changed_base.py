@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.acceptance.sessions import inside
 from tests.acceptance.small_base import make_base
 from tests.homes import Home, open_home
+from tests.places import ROOT
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
@@ -67,6 +69,15 @@ def replace(path: Path, content: bytes) -> None:
     os.rename(path.parent / "new", path)
 
 
+def contents_of(home: Home, capture: str) -> set[str]:
+    """The names in the folder for files of the base of a capture that is not only in the store."""
+    return set(os.listdir(home.path / "hot" / capture / "base")) - {"files.json"}
+
+
+def changes(home: Home, branch: str, *below: str) -> list[str]:
+    return [one["name"] for one in home.must("diff", branch, "--json", "--", *below).json()["files"]]
+
+
 def test_processes_continue_on_a_changed_base(own_home: Home, base: Path) -> None:
     home = own_home
     home.must("shell", "-d", "counts", "--base", str(base), "--user", "root")
@@ -74,24 +85,38 @@ def test_processes_continue_on_a_changed_base(own_home: Home, base: Path) -> Non
     inside(home, "counts", "X=before; python3 /root/count.py >/dev/null 2>&1 &")
     reached, read = count(home, "counts")
     assert read == "small base"
-    home.must("checkpoint", "old", "-b", "counts", "--wait")
+    old = home.must("checkpoint", "old", "-b", "counts", "--wait", "--json").json()
+    assert old["degraded"] == []
+    home.must("checkpoint", "kept", "-b", "counts")
+    home.must("stop", "counts")
+    home.must("evict", "old")
+    made = home.must("restore", "old", "--new", "same", "--tier", "live", "--json").json()
+    assert made["degraded"] == []
+    assert contents_of(home, old["capture"]) == set()  # the machine has them
+    home.must("stop", "same", "--discard")
+
     changed = [base / "bin/bash", base / "bin/python3", *base.rglob("libc.so.6"), base / "etc/marker"]
     for file in changed:
         replace(file, b"of a later version\n")
-    home.must("stop", "counts")
-
-    for kind in ("hot", "stored"):
-        if kind == "stored":
+    for name, branch in (("old", "completed"), ("kept", "hot"), ("old", "stored")):
+        if branch == "stored":
             home.must("evict", "old")
-        made = home.must("restore", "old", "--new", kind, "--tier", "live", "--json").json()
-        (condition,) = (one for one in made["degraded"] if one["code"] == "base-files-changed")
+        made = home.must("restore", name, "--new", branch, "--tier", "live", "--json").json()
+        (condition,) = made["degraded"]
+        assert condition["code"] == "base-files-changed"
         assert condition["subject"].startswith("/bin/bash, /bin/python3, ")
-        there, read = count(home, kind)
+        there, read = count(home, branch)
         assert (there > reached, read) == (True, "small base")
-        assert inside(home, kind, "echo $X; cat /etc/marker") == "before\nthe small base\n"
-        home.must("fork", kind, f"copy-of-{kind}")
-        assert count(home, f"copy-of-{kind}")[0] > there
+        assert inside(home, branch, "echo $X; cat /etc/marker") == "before\nthe small base\n"
+        inside(home, branch, "echo mine >/etc/own")
+        assert changes(home, branch, "/etc", "/bin") == ["/etc/own"]
+        if branch == "hot":
+            home.must("fork", branch, "copy")
+            assert count(home, "copy")[0] > there
+            inside(home, "copy", "echo also >>/etc/marker")
+            assert changes(home, "copy", "/etc") == ["/etc/marker", "/etc/own"]
         home.must("stop", "--all")
+    assert len(contents_of(home, old["capture"])) == len(changed)
     assert {file.read_bytes() for file in changed} == {b"of a later version\n"}
     assert home.must("verify", "--read-data").stdout.startswith("no damage")
 
@@ -100,7 +125,7 @@ def test_a_capture_without_these_files_or_with_hostile_ones_is_refused(own_home:
     home = own_home
     folder = home.path / "hot" / home.must("show", "old", "--json").json()["capture"] / "base"
     listing = json.loads((folder / "files.json").read_text())
-    first = listing["files"][0]
+    first = next(file for file in listing["files"] if file["path"] == "/bin/bash")
     outside = base.parent / "outside"
     outside.write_text("a secret")
     content = folder / first["content"]
@@ -139,15 +164,62 @@ def test_a_capture_without_these_files_or_with_hostile_ones_is_refused(own_home:
 def test_contents_are_on_disk_once_and_go_with_the_last_capture(own_home: Home) -> None:
     home = own_home
     home.must("shell", "-d", "on-the-machine")
-    for name in ("first", "second"):
-        home.must("checkpoint", name, "-b", "on-the-machine")
+    home.must("checkpoint", "first", "-b", "on-the-machine")
+    home.must("checkpoint", "second", "-b", "on-the-machine", "--wait")  # so that both have their files
     contents = home.path / "hot/.base"
     capture = home.must("show", "second", "--json").json()["capture"]
     listing = json.loads((home.path / "hot" / capture / "base/files.json").read_text())
     assert {file["path"] for file in listing["files"]} >= {str(Path("/bin/bash").resolve())}
     assert listing["left_out"] == {}
-    assert {(contents / file["content"]).stat().st_nlink for file in listing["files"]} == {3}
+    mine = {file["content"] for file in listing["files"] if not file["path"].startswith("/.waypoint/")}
+    assert {(contents / content).stat().st_nlink for content in mine} == {3}
     home.must("stop", "--all")
     home.must("rm", "first", "second", "on-the-machine")
     home.must("gc", "--keep-operations", "0s")
-    assert not {file["content"] for file in listing["files"]} & {path.name for path in contents.iterdir()}
+    assert not mine & {path.name for path in contents.iterdir()}
+
+
+def test_a_capture_without_files_of_the_base_says_so(own_home: Home) -> None:
+    home = own_home
+    contents = home.path / "hot/.base"
+    contents.rename(contents.parent / ".away")
+    contents.write_text("no folder")
+    home.must("shell", "-d", "bare")
+    made = home.must("checkpoint", "bare-one", "-b", "bare", "--wait", "--json").json()
+    assert [one["code"] for one in made["degraded"]] == ["base-files-not-kept"]
+    assert home.must("show", "bare-one", "--json").json()["degraded"] == made["degraded"]
+    contents.unlink()
+    (contents.parent / ".away").rename(contents)
+    home.must("restore", "bare-one", "--new", "bare-two", "--tier", "live")
+    home.must("stop", "--all", "--discard")
+
+
+def test_an_upgrade_of_waypoint_changes_the_script_of_pid_1(own_home: Home, tmp_path: Path) -> None:
+    home = own_home
+    home.must("shell", "-d", "upgraded")
+    inside(home, "upgraded", "X=before")
+    home.must("checkpoint", "older", "-b", "upgraded")
+    home.must("stop", "upgraded")
+    home.must("daemon", "stop")
+    for name in ("waypoint", "shellwrap", "criu_profiles"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    script = tmp_path / "shellwrap/init.sh"
+    script.write_text("#!/bin/sh\n# A later version.\n" + script.read_text())
+
+    def upgraded(*args: str) -> str:
+        command = [sys.executable, "-I", "-S", str(tmp_path / "waypoint/cli/main.py"), *args]
+        return subprocess.run(command, env=home.env, capture_output=True, text=True, check=True).stdout
+
+    made = json.loads(upgraded("restore", "older", "--new", "continued", "--tier", "live", "--json"))
+    assert made["degraded"] == []
+    assert upgraded("exec", "-b", "continued", "echo $X; wc -l </.waypoint/init.sh").split() == [
+        "before",
+        str(len((ROOT / "shellwrap/init.sh").read_text().splitlines())),
+    ]
+    upgraded("checkpoint", "again", "-b", "continued")
+    upgraded("stop", "continued")
+    upgraded("restore", "again", "--new", "started", "--tier", "respawn")
+    lines = upgraded("exec", "-b", "started", "wc -l </.waypoint/init.sh")
+    assert int(lines) == len(script.read_text().splitlines())
+    upgraded("stop", "--all", "--discard")
+    upgraded("daemon", "stop")

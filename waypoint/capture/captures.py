@@ -9,13 +9,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from waypoint.capture import bounds, sealing, survey
+from waypoint.capture.layers import base_files
 from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
@@ -31,6 +32,7 @@ from waypoint.capture.storing.images import Images, Writing
 from waypoint.capture.storing.orders import Ingested
 from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
+from waypoint.model.conditions import Degradation
 from waypoint.model.errors import (
     CannotCapture,
     Failed,
@@ -91,6 +93,9 @@ class Captures:
         self._holders: dict[str, int] = {}
         self._drop_after_hold: set[str] = set()
         self._removing: set[str] = set()
+        self._executor = ThreadPoolExecutor(1)
+        self._unfinished: dict[str, Future[list[Degradation]]] = {}
+        """By capture, the work that no answer waits for, until it has ended without a loss."""
 
     def take(self, subject: Subject, options: CaptureOptions) -> Capture:
         """Take a capture of a live session. The session continues, also after a failure. The caller must record the
@@ -109,7 +114,9 @@ class Captures:
                 taking = Taking(capture_id, subject, self._area, options, executor)
                 if options.tier not in ("files", "respawn"):
                     self._find_dumper(taking)
-                return take(taking)
+                taken = take(taking)
+            self._finish(taken, taking.afterwards, at_once=options.keep_frozen)
+            return taken
         except BaseException as error:
             drop_layers(self._area, capture_id)
             if isinstance(error, WaypointError | OSError) and not subject.processes():
@@ -130,6 +137,7 @@ class Captures:
         """Make a copy of `origin` with one more attached layer, or with another one of this kind. It shares its files
         with `origin`, where the disk can. The caller must record it or call `drop`.
         """
+        origin = self.complete(origin)
         capture_id = new_id()
         with self._names.change("capture") as change:
             change.add_disposable(capture_id)
@@ -150,6 +158,29 @@ class Captures:
             reason="attached",
             layers={**origin.layers, "files": files, one.kind: msgspec.to_builtins(layer)},
         )
+
+    def _finish(self, taken: Capture, work: list[Callable[[], list[Degradation]]], *, at_once: bool) -> None:
+        """Do the rest of the work in the background, or `at_once` if the session is about to end."""
+
+        def run() -> list[Degradation]:
+            return [one for part in work for one in part()]
+
+        if at_once:
+            taken.degraded.extend(run())
+            return
+        self._unfinished[taken.id] = future = self._executor.submit(run)
+        future.add_done_callback(lambda done: None if done.result() else self._unfinished.pop(taken.id, None))
+
+    def complete(self, capture: Capture) -> Capture:
+        """Wait for the work that no answer has waited for, and record what the capture lacks because this failed.
+        Returns the record.
+        """
+        future = self._unfinished.pop(capture.id, None)
+        lacking = future.result() if future is not None else base_files.lost(self._area, capture)
+        if not lacking:
+            return capture
+        with self._names.change("capture") as change:
+            return change.add_degraded(capture.id, lacking)
 
     def _find_dumper(self, taking: Taking) -> None:
         """Set the CRIU of `taking`, or the reason why there is none. Raises Failed if the search itself fails."""
@@ -189,7 +220,7 @@ class Captures:
         try:
             self.images.make_hot(capture)
             self._area.hot.note_use(capture.id)
-            yield HeldCapture(self._area, capture, self._find_criu)
+            yield HeldCapture(self._area, capture, self._find_criu, self.images)
         finally:
             with self._lock:
                 self._holders[capture.id] -= 1
@@ -219,7 +250,7 @@ class Captures:
         size = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
         self._area.check_space(size, "an image", "store", f"capture {capture.id[:12]}")
         with self.hold(capture):
-            return self.images.ingest(capture, on_progress)
+            return self.images.ingest(self.complete(capture), on_progress)
 
     def evict(self, capture: Capture) -> bool:
         """Remove a capture from disk that is in the store. Returns False if it is in use, or not on disk. Raises
@@ -256,6 +287,8 @@ class Captures:
 
     def drop(self, capture: Capture) -> None:
         """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded."""
+        if (unfinished := self._unfinished.pop(capture.id, None)) is not None:
+            unfinished.exception()  # waits for its end
         with self._lock:
             if capture.id in self._holders:
                 self._drop_after_hold.add(capture.id)
@@ -338,8 +371,9 @@ class Captures:
 class HeldCapture:
     """A capture during `Captures.hold`."""
 
-    def __init__(self, area: Area, capture: Capture, find_criu: FindCriu) -> None:
+    def __init__(self, area: Area, capture: Capture, find_criu: FindCriu, images: Images) -> None:
         self._area = area
+        self._images = images
         self._find_criu = find_criu
         self.capture = capture
 
@@ -394,6 +428,7 @@ class HeldCapture:
 
     def prepare_processes(self, tree: str) -> None:
         """Prepare the tree that `copy_files` has made for `restore`."""
+        self._images.complete(self.capture)
         PROCESSES.make_names(self._area, self.capture, tree)
 
     def place(self, kind: str, path: str, where: Where, user: User) -> None:

@@ -148,6 +148,7 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
     """Prepare all parts while the session runs, freeze it, and capture. If a step fails, every part is cancelled."""
     options, facts = taking.options, taking.subject.facts
     taking.area.hot.make(taking.capture_id)
+    taking.afterwards.clear()
     layers = [layer for layer in LAYERS if tier in layer.tiers]
     # `moving` has the calls that let the session continue. Each is made even if an earlier one raises.
     with contextlib.ExitStack() as moving:

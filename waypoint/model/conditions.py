@@ -155,6 +155,21 @@ CONDITIONS: dict[str, Condition] = {
         "Have the programs open these files again. To avoid it, set up the home where it gets a btrfs pool: "
         "`waypoint doctor` tells what is missing.",
     ),
+    "base-files-not-kept": Condition(
+        "needs the machine's present files of the base, which are not kept with it: {subject} ({detail})",
+        "Files of the base that processes of the capture have open or mapped could not be kept with the capture. If "
+        "the machine changes them, the processes cannot be restored. This is known some milliseconds after the answer: "
+        "`checkpoint --wait` and `show` report it. `subject`: up to three of the files, and the number of the others; "
+        "empty: all. `detail`: the reason, of the first.",
+        "Remove the cause that `detail` names, and take another checkpoint.",
+    ),
+    "base-files-not-capable": Condition(
+        "has former files of the base without their file capabilities: {subject}",
+        "The former versions of these files had file capabilities, which are not kept. Restored processes keep their "
+        "rights; programs that are started anew from these files lack them. `subject`: up to three of the "
+        "files, and the number of the others.",
+        "Give them the capabilities again (setcap), or restore without processes: `--tier respawn`.",
+    ),
     "limit-lowered": Condition(
         "{subject}: the hard limit is {detail}: the daemon may not raise it",
         "A hard limit (setrlimit) of the restored processes is lower than before. `detail`: both values.",
@@ -352,6 +367,12 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "cannot-capture": ErrorCode(5, "A part of the session cannot be captured or restored.", ""),
     "no-criu": ErrorCode(
         5, "No CRIU works on this machine, so processes cannot be captured or restored.", "`waypoint doctor`"
+    ),
+    "base-file-refused": ErrorCode(
+        5,
+        "The processes have a file with a set-user-ID bit open that the machine has changed since, and sessions here "
+        "have no ids of their own, in which the former file would be harmless.",
+        "Restore with `--tier respawn`.",
     ),
     "other-machine": ErrorCode(
         5, "The processes were captured with another kernel, or on another processor.", "Restore with `--tier respawn`."

@@ -78,6 +78,15 @@ class Change(Reader):
         self._execute("INSERT INTO captures VALUES (?, ?, ?)", row)
         self._execute("DELETE FROM doomed WHERE id = ?", (capture.id,))
 
+    def add_degraded(self, capture_id: str, degraded: Iterable[Degradation]) -> Capture:
+        """Record what a capture lacks, which was known after it was recorded. Returns its new record. Raises
+        StoreDamaged if there is no such capture.
+        """
+        found = self.capture(capture_id)
+        capture = msgspec.structs.replace(found, degraded=[*found.degraded, *degraded])
+        self._execute("UPDATE captures SET record = ? WHERE id = ?", (msgspec.json.encode(capture), capture_id))
+        return capture
+
     def set_standing(self, capture_id: str, standing: Standing) -> None:
         """Record the changed standing of a capture (model/records.py). Raises StoreDamaged if there is no such
         capture.

@@ -73,6 +73,7 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     if request.wait:
         try:
             await home.storing.wait(kept)
+            kept = await asyncio.to_thread(home.names.capture, kept.id)  # also what it has lost since
         except WaypointError as error:
             error.said += f"; checkpoint {request.name} exists, but is not durable yet"
             raise

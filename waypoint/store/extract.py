@@ -8,7 +8,7 @@ whiteouts.
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -40,18 +40,20 @@ def extract(
     folder: int,
     on_progress: Callable[[int], None] | None = None,
     made: Mapping[bytes, bytes] = _NOTHING,
+    only: Collection[bytes] | None = None,
 ) -> None:
     """Fill the open, empty folder, which nobody else may change; it gets mode, owner and times of the ROOT's.
 
     `on_progress`: called after each file with the bytes written so far. `made`: by path, the names of empty files in
-    the folder, to be used for the files with these paths. Raises StoreDamaged, OSError; a part is there then.
+    the folder, to be used for the files with these paths. `only`: the names in the folder that are made; None: all.
+    Raises StoreDamaged, OSError; a part is there then.
     """
     found = trees.read_root(reader, root)
     groups = trees.read_links(reader, found)
     linked = {path for group in groups for path in group[1:]}
     first_names = {path: group[0] for group in groups for path in group}
     ready = {first_names.get(path, path): name for path, name in made.items()}
-    levels = [_Level(found.entry, b"", trees.read_entries(reader, found.entry))]
+    levels = [_Level(found.entry, b"", _chosen(trees.read_entries(reader, found.entry), only))]
     written = 0
     filling = Filling(reader)
     fd = os.dup(folder)
@@ -86,6 +88,10 @@ def extract(
         os.close(fd)
     for group in groups:
         _link(folder, group)
+
+
+def _chosen(found: list[TreeEntry], only: Collection[bytes] | None) -> list[TreeEntry]:
+    return found if only is None else [one for one in found if one.name in only]
 
 
 def _fill(filling: Filling, folder: int, entry: TreeEntry, flags: int) -> None:

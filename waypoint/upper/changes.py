@@ -17,6 +17,10 @@ from waypoint.upper import layout
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # raised when a running session removes or replaces a folder
 OPAQUE = "trusted.overlay.opaque"
 REDIRECT = "trusted.overlay.redirect"
+_FORMER = "trusted.waypoint.former"
+"""The mark of a file that a restore has placed in an upper directory because the machine has another version now, and
+of the upper directory itself. Its value tells whether the file has been changed since.
+"""
 MOST_FOLDERS = 3
 MOST = 2000  # names that are counted: some milliseconds
 
@@ -121,3 +125,26 @@ def is_whiteout(facts: os.stat_result) -> bool:
 def stands_alone(folder: str | int) -> bool:
     """Whether a folder of an upper directory hides the base's folder (opaque) or shows another one (redirect)."""
     return bool({OPAQUE, REDIRECT} & set(os.listxattr(folder, follow_symlinks=isinstance(folder, int))))
+
+
+def mark_former(fd: int) -> None:
+    """Mark an open file or upper directory: this is no change of the session's."""
+    os.setxattr(fd, _FORMER, _identity(os.fstat(fd)))
+
+
+def has_former(upper: int) -> bool:
+    """Whether the open upper directory may have files that are marked."""
+    return _FORMER in os.listxattr(upper)
+
+
+def is_former(folder: int, name: str) -> bool:
+    """Whether the file `name` in the open folder is marked, and has not been changed since."""
+    try:
+        found = os.getxattr(f"{beneath.name_of(folder)}/{name}", _FORMER, follow_symlinks=False)
+    except OSError:  # it has no mark
+        return False
+    return found == _identity(os.stat(name, dir_fd=folder, follow_symlinks=False))
+
+
+def _identity(facts: os.stat_result) -> bytes:
+    return f"{facts.st_size} {facts.st_mtime_ns} {facts.st_mode} {facts.st_uid} {facts.st_gid}".encode()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from waypoint.linux.storage import beneath, btrfs_changes
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper import layout
-from waypoint.upper.changes import OPAQUE, REDIRECT, is_whiteout
+from waypoint.upper.changes import OPAQUE, REDIRECT, has_former, is_former, is_whiteout
 
 READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 MOST_ENTRIES = 1_000_000
@@ -227,6 +227,7 @@ def candidates(
             opened.enter_context(open_folder(upper)) if os.path.isdir(upper) else None
             for upper in (wanted_upper, present_upper)
         ]
+        may_be_former = any(root is not None and has_former(root) for root in roots)
         waiting = [_Found("", None, None, is_new=touched is None)]
         while waiting:
             one = waiting.pop()
@@ -235,6 +236,8 @@ def candidates(
                 if candidate.is_whole or not candidate.is_folder:
                     continue
             below = [each for each in _below(roots, one, touched) if is_asked(each.path)]
+            if may_be_former:
+                below = [each for each in below if not _are_former(roots, each)]
             if len(found) + len(waiting) + len(below) > MOST_ENTRIES:
                 raise OSError(errno.E2BIG, f"more than {MOST_ENTRIES} of its files differ from the base")
             waiting += reversed(below)
@@ -248,6 +251,18 @@ class _Found(NamedTuple):
     wanted: _Facts | None
     present: _Facts | None
     is_new: bool
+
+
+def _are_former(roots: Sequence[int | None], found: _Found) -> bool:
+    """Whether the path has only files that a restore has placed, in one or both upper directories."""
+    sides = zip(roots, (found.wanted, found.present), strict=True)
+    there = [root for root, facts in sides if root is not None and facts is not None]
+    folder, name = os.path.split(found.path)
+    for root in there:
+        with beneath.opened(root, folder) as above:
+            if not is_former(above, name):
+                return False
+    return bool(there)
 
 
 def _candidate(found: _Found) -> Candidate:

@@ -2,36 +2,39 @@
 
 CRIU opens them by path, and refuses one with another size, mode or build id. So the capture keeps them, and a restore
 copies those that the machine has changed since into the files of the new session; no other session sees these copies.
+The script of pid 1 is among them, which a later version of Waypoint may change.
 
-The capture's folder `base` has `files.json` (BaseFiles) and the contents. A content is named after what identifies a
-version of a file on this machine; the same version in another capture of the home is a link to the same content.
+The capture's folder `base` has `files.json` (BaseFiles, base_listing.py) and the contents. A content is named after
+what identifies a version of a file on this machine; the same version in another capture of the home is a link to the
+same content.
 """
 
 import contextlib
 import errno
-import hashlib
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from waypoint.capture.layers import base_listing
+from waypoint.capture.layers.base_listing import LISTING, BaseFile, BaseFiles, is_own, name_of, parse
 from waypoint.capture.layers.files import damaged
-from waypoint.capture.layers.hot import BASE_LISTING
 from waypoint.capture.layers.layer import Area
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import beneath, files
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import Degradation, degradation, some_of
-from waypoint.model.paths import OWN_FOLDER, is_below
+from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.paths import is_below
 from waypoint.model.records import Capture, Fixed
 from waypoint.processes.criu.comparison import OpenedFile, opened_files
 from waypoint.upper import layout, placing
+from waypoint.upper.changes import mark_former
 from waypoint.upper.placing import Occupied, Where
 
 MAX_BYTES = 512 << 20
@@ -39,81 +42,92 @@ MAX_BYTES = 512 << 20
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _COPY_BYTES = 1 << 30
-_CONTENT = re.compile(r"[0-9a-f]{32}")
+_CAPABILITY = "security.capability"
 _SET_ID = stat.S_ISUID | stat.S_ISGID
-
-_Id = Annotated[int, msgspec.Meta(ge=0, lt=(1 << 32) - 1)]
-_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-
-
-class BaseFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`path`: in the session. `mtime`: in nanoseconds. `uid`, `gid`: on disk. `content`: the name of its content."""
-
-    path: str
-    size: _Number
-    mtime: _Number
-    mode: Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
-    uid: _Id
-    gid: _Id
-    content: str
-
-
-class BaseFiles(msgspec.Struct, frozen=True):
-    """`left_out`: by path, why the capture does not have a file."""
-
-    files: list[BaseFile] = []
-    left_out: dict[str, str] = {}
 
 
 class _Found(NamedTuple):
+    """`target`: the mount point. `content`: the name of its content."""
+
     path: str
     target: str
     facts: os.stat_result
+    content: str
+    is_capable: bool
 
 
 class _LeftOut(Exception):
     """A file is not kept; the text says why."""
 
 
-def keep(area: Area, capture_id: str, subject: Subject, since: int) -> None:
+def keep(area: Area, capture_id: str, subject: Subject, since: int) -> list[Degradation]:
     """Copy the files into the capture's folder, while the session runs again. They are read as the session sees them,
     which sees the former version of a file that the machine has replaced. `since`: a time before the pause, in
-    nanoseconds: a file that has changed since is left out. Raises OSError, ValueError, Failed; nothing is kept then.
+    nanoseconds: a file that has changed since is left out. Returns what is not kept.
     """
     folder, facts = area.hot.base(capture_id), subject.facts
-    with open_folder(area.hot.images(capture_id)) as images_fd:
-        mentioned = _of_base(images_fd, facts.fixed, area.pool.path(capture_id))
-    if not mentioned:
-        return
-    folder.mkdir(mode=0o700)
     try:
+        with open_folder(area.hot.images(capture_id)) as images_fd:
+            mentioned = _of_base(images_fd, facts.fixed, area.pool.path(capture_id))
+        folder.mkdir(mode=0o700)
         with contextlib.ExitStack() as held:
             listing = _Keeper(area, folder, subject, since, held).keep(mentioned)
-        (folder / BASE_LISTING).write_bytes(msgspec.json.encode(listing))
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
+        (folder / LISTING).write_bytes(msgspec.json.encode(listing))
+    except (OSError, ValueError, Failed) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        said = error.said if isinstance(error, Failed) else str(error)
+        return [degradation("base-files-not-kept", "", said)]
+    if not listing.left_out:
+        return []
+    return [degradation("base-files-not-kept", some_of(list(listing.left_out)), next(iter(listing.left_out.values())))]
 
 
 def differing(area: Area, origin: Capture) -> list[BaseFile]:
-    """The kept files of which the machine now has another version, by size, time and mode, or none. Raises
-    StoreDamaged.
-    """
-    kept = _load(area, origin).files
-    if not kept:
+    """The kept files of which the machine now has another version, or none. Raises StoreDamaged."""
+    path = area.hot.base(origin.id) / LISTING
+    try:
+        return base_listing.differing(parse(files.read_own(str(path))), origin.setting.base)
+    except FileNotFoundError:  # they are still being copied, so the machine has them; or an earlier version took it
         return []
-    with open_folder(origin.setting.base) as base:
-        return [file for file in kept if not _is_same(base, file)]
+    except (OSError, ValueError) as error:
+        raise damaged(origin, f"{path} cannot be read: {error}") from error
+
+
+def lost(area: Area, origin: Capture) -> list[Degradation]:
+    """What a capture lacks of which `keep` has not answered."""
+    if origin.tier != "live" or (area.hot.base(origin.id) / LISTING).exists():
+        return []
+    said = "Waypoint's daemon has ended before they were copied, or is newer than the capture"
+    return [degradation("base-files-not-kept", "", said)]
+
+
+def missing(area: Area, origin: Capture) -> list[str]:
+    """The names of the contents that `put_differing` needs, and that are not on disk: when the capture was extracted
+    from the store, the machine still had these files.
+    """
+    folder = area.hot.base(origin.id)
+    return [file.content for file in differing(area, origin) if not (folder / file.content).exists()]
 
 
 def put_differing(area: Area, origin: Capture, where: Where, *, is_shifted: bool) -> None:
     """Copy these files to the files of a session that has not started. A file whose path the session has moved cannot
-    be placed. One with a set-user-ID bit is only placed in a session with shifted ids, since an image may come from
-    another machine. CRIU reports those that are not placed. Raises StoreDamaged, OSError.
+    be placed; CRIU reports it. Raises CannotCapture for a file with a set-user-ID bit unless the session has shifted
+    ids, since an image may come from another machine; StoreDamaged, OSError.
     """
-    for file in differing(area, origin):
+    found = differing(area, origin)
+    for target in where.overlays if found else ():
+        with open_folder(layout.upper_of(where.tree, target)) as upper:
+            mark_former(upper)
+    for file in found:
         if file.mode & _SET_ID and not is_shifted:
-            continue
+            said = f"they have {file.path} open, whose former version has a set-user-ID bit; sessions here have no "
+            raise CannotCapture(
+                "restore the processes of",
+                origin.id[:12],
+                said + "ids of their own, in which such a file is harmless",
+                "restore it without its processes: --tier respawn",
+                code="base-file-refused",
+            )
         with contextlib.suppress(Occupied), _opened_content(area, origin, file) as content:
 
             def copy(folder: int, target: str, file: BaseFile = file, content: int = content) -> None:
@@ -124,8 +138,12 @@ def put_differing(area: Area, origin: Capture, where: Where, *, is_shifted: bool
 
 def changed_on_machine(area: Area, origin: Capture) -> list[Degradation]:
     """What a restore reports about these files."""
-    paths = [file.path for file in differing(area, origin)]
-    return [degradation("base-files-changed", some_of(paths))] if paths else []
+    found = [file for file in differing(area, origin) if not is_own(file.path)]
+    capable = [file.path for file in found if file.is_capable]
+    return [
+        *([degradation("base-files-changed", some_of([file.path for file in found]))] if found else []),
+        *([degradation("base-files-not-capable", some_of(capable))] if capable else []),
+    ]
 
 
 class _Keeper:
@@ -150,7 +168,9 @@ class _Keeper:
         for target, one in mentioned:
             try:
                 with self._opened(target, one.path) as fd:
-                    found.append(_Found(one.path, target, self._looked_at(fd, one.size)))
+                    facts = self._looked_at(fd, one.size)
+                    is_capable = _CAPABILITY in os.listxattr(fd)
+                    found.append(_Found(one.path, target, facts, self._name(one.path, target, fd, facts), is_capable))
             except (_LeftOut, OSError) as error:
                 left_out[one.path] = str(error)
         found.sort(key=lambda one: one.facts.st_size)
@@ -162,7 +182,7 @@ class _Keeper:
                 left_out[each.path] = f"the files of the base have more than {MAX_BYTES >> 20} MiB"
                 continue
             chosen.append(each)
-            new_bytes += 0 if (self._cache / self._name(each)).exists() else each.facts.st_size
+            new_bytes += 0 if (self._cache / each.content).exists() else each.facts.st_size
         if new_bytes:
             on = f"capture {self._folder.parent.name[:12]}"
             self._area.check_space(new_bytes, "files of the base", "keep", on)
@@ -192,11 +212,12 @@ class _Keeper:
             raise _LeftOut("the session's user may not read it")
         return facts
 
-    def _name(self, one: _Found) -> str:
+    def _name(self, path: str, target: str, fd: int, facts: os.stat_result) -> str:
         """With the boot's id: after a power loss, a content may be incomplete."""
-        facts = one.facts
-        parts = (self._boot, self._mounts[one.target][1], facts.st_ino, facts.st_size, facts.st_mtime_ns)
-        return hashlib.sha256(repr((*parts, facts.st_ctime_ns)).encode()).hexdigest()[:32]
+        if is_own(path):
+            return name_of(os.pread(fd, facts.st_size, 0))
+        parts = (self._boot, self._mounts[target][1], facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        return name_of(repr((*parts, facts.st_ctime_ns)).encode())
 
     def _kept(self, one: _Found) -> BaseFile:
         facts, ids = one.facts, self._fixed.ids
@@ -207,7 +228,8 @@ class _Keeper:
             mode=stat.S_IMODE(facts.st_mode),
             uid=ids.inside(facts.st_uid),
             gid=ids.inside(facts.st_gid),
-            content=self._name(one),
+            content=one.content,
+            is_capable=one.is_capable,
         )
         target, cached = self._folder / kept.content, self._cache / kept.content
         if target.exists():  # another name of the same file
@@ -241,7 +263,7 @@ def _of_base(images_fd: int, fixed: Fixed, tree: str) -> list[tuple[str, OpenedF
         uppers = {one: held.enter_context(open_folder(layout.upper_of(tree, one))) for one in fixed.overlays}
         for one in opened_files(images_fd):
             target = max((at for at in fixed.outside if is_below(one.path, at)), key=len, default="")
-            if target not in uppers or is_below(one.path, f"/{OWN_FOLDER}") or not one.path.isprintable():
+            if target not in uppers or not one.path.isprintable():
                 continue
             if one.path not in found and _is_missing(uppers[target], target, one.path):
                 found[one.path] = (target, one)
@@ -254,34 +276,6 @@ def _is_missing(upper: int, target: str, path: str) -> bool:
             return False
     except OSError as error:
         return error.errno == errno.ENOENT
-
-
-def _load(area: Area, origin: Capture) -> BaseFiles:
-    path = area.hot.base(origin.id) / BASE_LISTING
-    try:
-        content = files.read_own(str(path))
-        found = msgspec.json.decode(content, type=BaseFiles)
-    except FileNotFoundError:  # there are none; or the capture is of an earlier version
-        return BaseFiles()
-    except (OSError, msgspec.MsgspecError) as error:
-        raise damaged(origin, f"{path} cannot be read: {error}") from error
-    for file in found.files:
-        parts = file.path.split("/")
-        if parts[0] or any(part in ("", ".", "..") for part in parts[1:]) or "\0" in file.path:
-            raise damaged(origin, f"{path} has a file with the path {file.path!r}")
-        if not _CONTENT.fullmatch(file.content):
-            raise damaged(origin, f"{path} has a content with the name {file.content!r}")
-    return found
-
-
-def _is_same(base: int, file: BaseFile) -> bool:
-    try:
-        with beneath.opened(base, file.path) as fd:
-            facts = os.fstat(fd)
-    except OSError:
-        return False
-    now = facts.st_mode, facts.st_size, max(0, facts.st_mtime_ns)
-    return now == (stat.S_IFREG | file.mode, file.size, file.mtime)
 
 
 @contextlib.contextmanager
@@ -307,6 +301,7 @@ def _write(content: int, name: str, folder: int, file: BaseFile) -> None:
         os.fchown(fd, file.uid, file.gid)
         os.fchmod(fd, file.mode)  # after the owner, which clears set-user-ID bits
         os.utime(fd, ns=(file.mtime, file.mtime))
+        mark_former(fd)
     finally:
         os.close(fd)
 

@@ -25,8 +25,6 @@ from waypoint.linux.storage.deep import remove_path
 from waypoint.model.errors import Failed
 from waypoint.model.paths import spelled
 
-BASE_LISTING = "files.json"
-"""In the folder `base`."""
 _KEPT_LOGS = 20
 _LOG_BYTES = 1 << 20  # the end of a log is kept: CRIU's errors are there, and a detailed log may have many MiB
 _log = logging.getLogger(__name__)

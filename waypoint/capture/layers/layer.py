@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +83,7 @@ class Taking:
     `executor`: two threads for parallel work. `program` and `criu`: the CRIU that dumps the session; None for a tier
     without processes, or if no CRIU works (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines
     for `Capture.degraded`; `files_changed`, whether files have changed since the pause began (CRIU has named an open
-    file).
+    file); `afterwards`, work that no answer waits for, each of which returns what the capture lacks.
     """
 
     capture_id: str
@@ -97,6 +97,7 @@ class Taking:
     log_level: int = ERRORS_ONLY
     degraded: list[Degradation] = field(default_factory=list)
     files_changed: bool = False
+    afterwards: list[Callable[[], list[Degradation]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The layer `processes`: CRIU's images of all tasks of the session, with their memory."""
 
 import contextlib
-import logging
+import functools
 import os
 import shutil
 import socket
@@ -39,8 +39,6 @@ from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout
 from waypoint.upper.placing import Where
-
-log = logging.getLogger(__name__)
 
 # CRIU gives up a dump if a task does not stop within this time, in which the session is frozen.
 STOP_S = 5
@@ -161,7 +159,8 @@ class ProcessesPart(Part):
         _note_inodes(images, tree, facts.fixed.overlays)
         for name in ("dump.log", "stats-dump", NAMES):
             (images.parent / name).unlink(missing_ok=True)
-        self._keep_base_files()
+        keep = functools.partial(base_files.keep, taking.area, taking.capture_id, taking.subject, self._before)
+        taking.afterwards.append(keep)
         for clocks in images.glob("timens-*.img"):
             clocks.chmod(0o644)  # see `open_for_root_of`
         return ProcessesLayer(
@@ -180,14 +179,6 @@ class ProcessesPart(Part):
             self._open.close()  # CRIU has ended on return
         with contextlib.suppress(OSError):  # the session has ended, and its group is gone
             tcp_repair.end(self.taking.subject.processes())
-
-    def _keep_base_files(self) -> None:
-        """A failure is no reason to lose the capture: then a restore needs the machine's files."""
-        taking = self.taking
-        try:
-            base_files.keep(taking.area, taking.capture_id, taking.subject, self._before)
-        except (OSError, ValueError, Failed) as error:
-            log.warning("capture of %s: files of the base are not kept: %s", taking.subject.facts.branch, error)
 
     def _note_warnings(self) -> None:
         """Note shells within shells and ports of the host's network."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from waypoint.capture.layers import base_files
 from waypoint.capture.layers.layer import Area, StoredFolder
 from waypoint.capture.layers.table import layer_of
 from waypoint.capture.storing.keys import Keys
@@ -89,6 +90,18 @@ class Images:
             if image is not None and not self.is_hot(capture):
                 with self._writing():
                     self._recall(capture, image)
+
+    def complete(self, capture: Capture) -> None:
+        """Extract files of the base that the machine had when the capture was extracted, and has no more."""
+        if not base_files.missing(self._area, capture):
+            return
+        with self._only_one(capture.id):
+            image, names = self._names.standing(capture.id).image, base_files.missing(self._area, capture)
+            if image is not None and names:
+                parts = [one for one in _parts(self._area, capture) if one.content == "named"]
+                parts = [msgspec.structs.replace(one, only=names) for one in parts]
+                order = Recall(store=str(self.store), image=image, parts=parts, base=capture.setting.base)
+                self.workers.run(order, type(None))
 
     def evict(self, capture: Capture, is_held: Callable[[], bool]) -> bool:
         """Remove a capture outside of the store. Returns False if it is not hot or not durable, or `is_held`.
@@ -225,7 +238,7 @@ def _recall_order(store: Path, area: Area, capture: Capture, image: str, places:
 
     parts = sorted(_parts(area, capture), key=lambda part: len(part.path))  # a folder before those in it
     found = [msgspec.structs.replace(part, path=moved(part.path)) for part in parts]
-    return Recall(store=str(store), image=image, parts=found)
+    return Recall(store=str(store), image=image, parts=found, base=capture.setting.base)
 
 
 def _parts(area: Area, capture: Capture) -> list[StoredPart]:

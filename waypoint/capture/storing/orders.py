@@ -35,11 +35,15 @@ class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="ingest"):
 
 
 class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
-    """Extract parts of an image into folders, which are made if they are missing. Answer: None."""
+    """Extract parts of an image into folders, which are made if they are missing. Of the contents of files of the base
+    (layers/base_files.py), only those that the machine lacks are extracted, or those in `only` of the part. Answer:
+    None.
+    """
 
     store: str
     image: str
     parts: list[StoredPart]
+    base: str
 
 
 class Verify(msgspec.Struct, frozen=True, kw_only=True, tag="verify"):

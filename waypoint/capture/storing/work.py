@@ -3,9 +3,9 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from waypoint.capture.layers.hot import BASE_LISTING
+from waypoint.capture.layers.base_listing import LISTING, MAX_LISTING_BYTES, differing, parse
 from waypoint.capture.storing.orders import (
     Check,
     Collect,
@@ -137,7 +137,7 @@ class _CaptureScan:
             case "pages":
                 return ScanOptions(earlier, cut=PageCuts(part.path, self.writer, earlier), is_timeless=True)
             case "named":
-                changed = Changed([os.fsencode(BASE_LISTING)]) if earlier is not None else None
+                changed = Changed([os.fsencode(LISTING)]) if earlier is not None else None
                 return ScanOptions(earlier, changed, is_timeless=True)
             case "own":
                 return ScanOptions(earlier, is_timeless=True, only=options.only)
@@ -167,7 +167,8 @@ def _recall(store: Store, order: Recall, on_progress: OnProgress) -> None:
     with store.reading() as reader:
         noted = next((_inodes(reader, root) for part, root in roots if part.content == "pages"), {})
         for part, root in roots:
-            done += _extract(reader, root, part.path, noted if part.content == "session" else {}, report)
+            only = _lacking(reader, root, part, order.base) if part.content == "named" else None
+            done += _extract(reader, root, part.path, noted if part.content == "session" else {}, report, only)
 
 
 def _inodes(reader: Reader, images: bytes) -> dict[bytes, int]:
@@ -176,7 +177,26 @@ def _inodes(reader: Reader, images: bytes) -> dict[bytes, int]:
     return inodes.parse(trees.read_content(reader, entry, inodes.MAX_BYTES)) if entry is not None else {}
 
 
-def _extract(reader: Reader, root: bytes, path: str, numbers: dict[bytes, int], on_progress: OnProgress) -> int:
+def _lacking(reader: Reader, root: bytes, part: StoredPart, base: str) -> set[bytes] | None:
+    """The names in a folder of base files that are extracted; None: all."""
+    if part.only:
+        return set(map(os.fsencode, part.only))
+    entry = trees.read_path(reader, root, LISTING.encode())
+    try:
+        found = parse(trees.read_content(reader, entry, MAX_LISTING_BYTES)) if entry is not None else []
+    except ValueError:  # the restore reports it
+        return None
+    return {LISTING.encode(), *(file.content.encode() for file in differing(found, base))}
+
+
+def _extract(
+    reader: Reader,
+    root: bytes,
+    path: str,
+    numbers: dict[bytes, int],
+    on_progress: OnProgress,
+    only: Collection[bytes] | None,
+) -> int:
     written = 0
 
     def report(size: int) -> None:
@@ -186,5 +206,5 @@ def _extract(reader: Reader, root: bytes, path: str, numbers: dict[bytes, int], 
 
     os.makedirs(path, mode=0o700, exist_ok=True)
     with open_folder(path) as folder:
-        extract(reader, root, folder, report, inodes.take(folder, numbers))
+        extract(reader, root, folder, report, inodes.take(folder, numbers), only)
     return written

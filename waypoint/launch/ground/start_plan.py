@@ -155,7 +155,8 @@ def _is_program(base: str, path: str) -> bool:
 
 def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branch: str) -> None:
     """Make the folders of a session's overlays in its upper tree `tree`, and a new `/run/waypoint` in the folder of the
-    root overlay. If an earlier session has removed programs of the skeleton, make them visible again.
+    root overlay. Remove what hides the present programs of the skeleton: an earlier session may have removed some, and
+    a restore may have placed former ones (capture/layers/base_files.py).
 
     Raises OSError, and UsageProblem if the tree's /run is a link. The folders made so far then remain.
     """
@@ -166,7 +167,7 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
             _copy_attributes(_lower(setting, target), upper)
         Path(layout.work_of(str(tree), target)).mkdir(exist_ok=True)
     with open_folder(layout.upper_of(str(tree))) as root:
-        if _hides_programs(root):
+        with contextlib.suppress(FileNotFoundError):
             remove(root, OWN_FOLDER)
         renew_run_folder(root, setting, nonce, branch)
 
@@ -185,21 +186,6 @@ def renew_run_folder(root: int, setting: Setting, nonce: str, branch: str) -> No
         raise UsageProblem(
             "continue from", f"branch {branch}", "its /run is a link or a file, not a folder", older
         ) from error
-
-
-def _hides_programs(root: int) -> bool:
-    """Whether a session has removed programs of the skeleton, in the folder `root` of its tree."""
-    try:
-        found = os.stat(OWN_FOLDER, dir_fd=root, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    if not stat.S_ISDIR(found.st_mode):
-        return True
-    with beneath.opened(root, OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY) as folder:
-        if "trusted.overlay.opaque" in os.listxattr(folder):
-            return True
-        with os.scandir(folder) as entries:
-            return any(stat.S_ISCHR(entry.stat(follow_symlinks=False).st_mode) for entry in entries)
 
 
 def _make_run_folder(root: int, user: User, content: dict[str, str]) -> None:

@@ -111,7 +111,7 @@ class LayerWriter:
         info.pax_headers = {
             f"SCHILY.xattr.{os.fsdecode(key)}": os.fsdecode(value)
             for key, value in entry.xattrs
-            if not key.startswith(b"trusted.overlay.") and b"=" not in key
+            if not key.startswith((b"trusted.overlay.", b"trusted.waypoint.")) and b"=" not in key
         }
         if entry.mtime % _NANO or entry.mtime < 0:
             seconds, nanoseconds = divmod(abs(entry.mtime), _NANO)
