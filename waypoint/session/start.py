@@ -117,6 +117,7 @@ async def _turn_to_stop(sessions: Registry, branch: str, conclusion: Conclusion)
                 async with asyncio.timeout(PATIENCE_S):
                     await held.enter_async_context(sessions.turn(branch))
             except TimeoutError:
+                check_name(sessions.resources, branch, "stop")
                 killed = sessions.find(branch)
                 if killed is not None:
                     killed.is_killed = True
