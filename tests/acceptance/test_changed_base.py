@@ -74,6 +74,11 @@ def contents_of(home: Home, capture: str) -> set[str]:
     return set(os.listdir(home.path / "hot" / capture / "base")) - {"files.json"}
 
 
+def listed_contents(home: Home, capture: str) -> set[str]:
+    listing = json.loads((home.path / "hot" / capture / "base/files.json").read_text())
+    return {file["content"] for file in listing["files"]}
+
+
 def changes(home: Home, branch: str, *below: str) -> list[str]:
     return [one["name"] for one in home.must("diff", branch, "--json", "--", *below).json()["files"]]
 
@@ -117,6 +122,9 @@ def test_processes_continue_on_a_changed_base(own_home: Home, base: Path) -> Non
             assert changes(home, "copy", "/etc") == ["/etc/marker", "/etc/own"]
         home.must("stop", "--all")
     assert len(contents_of(home, old["capture"])) == len(changed)
+    home.must("layer", "attach", "old", f"note={base}/etc/passwd")
+    copy = home.must("show", "old", "--json").json()["capture"]
+    assert contents_of(home, copy) == listed_contents(home, copy)
     assert {file.read_bytes() for file in changed} == {b"of a later version\n"}
     assert home.must("verify", "--read-data").stdout.startswith("no damage")
 

@@ -144,6 +144,7 @@ class Captures:
         try:
             with self.hold(origin), refusals("attach", f"{one.kind}={one.source}"):
                 self._area.pool.snapshot(origin.tree, capture_id, sealed=True)
+                self.images.fill(origin)
                 self._area.hot.link(origin.id, capture_id)
                 layer = ATTACHED.add(self._area, capture_id, one)
         except BaseException:

@@ -29,7 +29,7 @@ from waypoint.linux.storage import beneath, files
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import Degradation, degradation, some_of
-from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.errors import CannotCapture, Failed, of_machine
 from waypoint.model.paths import is_below
 from waypoint.model.records import Capture, Fixed
 from waypoint.processes.criu.comparison import OpenedFile, opened_files
@@ -84,13 +84,7 @@ def keep(area: Area, capture_id: str, subject: Subject, since: int) -> list[Degr
 
 def differing(area: Area, origin: Capture) -> list[BaseFile]:
     """The kept files of which the machine now has another version, or none. Raises StoreDamaged."""
-    path = area.hot.base(origin.id) / LISTING
-    try:
-        return base_listing.differing(parse(files.read_own(str(path))), origin.setting.base)
-    except FileNotFoundError:  # they are still being copied, so the machine has them; or an earlier version took it
-        return []
-    except (OSError, ValueError) as error:
-        raise damaged(origin, f"{path} cannot be read: {error}") from error
+    return base_listing.differing(_listed(area, origin), origin.setting.base)
 
 
 def lost(area: Area, origin: Capture) -> list[Degradation]:
@@ -107,6 +101,37 @@ def missing(area: Area, origin: Capture) -> list[str]:
     """
     folder = area.hot.base(origin.id)
     return [file.content for file in differing(area, origin) if not (folder / file.content).exists()]
+
+
+def fill(area: Area, origin: Capture) -> None:
+    """Copy the contents that are not on disk since the machine has these files (`missing`). Raises Failed."""
+    folder = area.hot.base(origin.id)
+    lacking = [file for file in _listed(area, origin) if not (folder / file.content).exists()]
+    changed = {file.content for file in base_listing.differing(lacking, origin.setting.base)}
+    present = {file.content: file for file in lacking if file.content not in changed}
+    if not present:
+        return
+    try:
+        with open_folder(origin.setting.base) as base:
+            for content, file in present.items():
+                with contextlib.ExitStack() as undo, base_listing.opened(base, file) as fd:
+                    undo.callback((folder / content).unlink, missing_ok=True)
+                    with (folder / content).open("xb") as copy:
+                        _send(fd, copy.fileno())
+                    undo.pop_all()
+    except OSError as error:
+        said, on = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip(), f"capture {origin.id[:12]}"
+        raise Failed("copy the files of the base of", on, said, "try again", code=of_machine(error.errno)) from error
+
+
+def _listed(area: Area, origin: Capture) -> list[BaseFile]:
+    path = area.hot.base(origin.id) / LISTING
+    try:
+        return parse(files.read_own(str(path)))
+    except FileNotFoundError:  # they are still being copied, so the machine has them; or an earlier version took it
+        return []
+    except (OSError, ValueError) as error:
+        raise damaged(origin, f"{path} cannot be read: {error}") from error
 
 
 def put_differing(area: Area, origin: Capture, where: Where, *, is_shifted: bool) -> None:

@@ -1,9 +1,11 @@
 """The listing of the files of the base that a capture has (base_files.py), and which of them the machine has, too."""
 
+import contextlib
 import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -77,6 +79,17 @@ def differing(found: list[BaseFile], base: str) -> list[BaseFile]:
 def is_own(path: str) -> bool:
     """Whether it is a file of Waypoint, which each daemon brings with it."""
     return is_below(path, f"/{OWN_FOLDER}")
+
+
+@contextlib.contextmanager
+def opened(base: int, file: BaseFile) -> Iterator[int]:
+    """Open the machine's file for reading. `base`: the open folder of the session's base."""
+    if not is_own(file.path):
+        with beneath.opened(base, file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as fd:
+            yield fd
+        return
+    with (_OWN_SCRIPTS / os.path.relpath(file.path, f"/{OWN_FOLDER}")).open("rb") as script:
+        yield script.fileno()
 
 
 def name_of(identity: bytes) -> str:

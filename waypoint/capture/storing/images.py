@@ -72,6 +72,7 @@ class Images:
         If it has an image, which is damaged, everything is read, and damaged objects are replaced.
         """
         again = self._names.standing(capture.id).image is not None
+        self.fill(capture)
         earlier, image = self._nearest_stored(capture)
         if again or (earlier is not None and not self._names.standing(earlier.id).durable):
             earlier = None  # its unchanged files would not be looked at
@@ -90,6 +91,13 @@ class Images:
             if image is not None and not self.is_hot(capture):
                 with self._writing():
                     self._recall(capture, image)
+
+    def fill(self, capture: Capture) -> None:
+        """Have all files of the base in the hot copy, before it becomes an image or another capture's."""
+        with contextlib.suppress(StoreDamaged):  # this is to be mended
+            self.complete(capture)
+        with self._only_one(capture.id):
+            base_files.fill(self._area, capture)
 
     def complete(self, capture: Capture) -> None:
         """Extract files of the base that the machine had when the capture was extracted, and has no more."""
