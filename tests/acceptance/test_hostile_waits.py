@@ -36,8 +36,7 @@ libc.mmap.restype = ctypes.c_void_p
 place = libc.mmap(None, ctypes.c_size_t(60000 * 4096), mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
 for number in range(30000):  # each protected page makes a mapping of its own
     libc.mprotect(ctypes.c_void_p(place + number * 8192), 4096, mmap.PROT_READ | mmap.PROT_WRITE)
-os.fork()
-os.close(os.open('/srv/ready', os.O_CREAT))
+os.close(os.open(f'/srv/ready{os.getpid()}', os.O_CREAT))
 signal.pause()
 """
 LATE = """
@@ -121,7 +120,8 @@ def test_a_slow_refusal_of_criu_is_not_repeated_with_a_log_of_everything(home: H
         put(home, branch, "/srv/late.py", LATE)
         inside(home, branch, f"mkdir -p {hooks}; echo 'cat /srv/delay >/srv/go' >{hooks}/hook; chmod 755 {hooks}/hook")
         inside(home, branch, f"sed -i '1i #!/bin/sh' {hooks}/hook; mkfifo /srv/go")
-        inside(home, branch, "python3 /srv/mappings.py & disown; until [ -e /srv/ready ]; do sleep 0.01; done")
+        for _ in range(4):
+            inside(home, branch, "python3 /srv/mappings.py & until [ -e /srv/ready$! ]; do sleep 0.01; done; disown")
         inside(home, branch, "python3 /srv/late.py & disown")  # after the others, in the order in which CRIU looks
         for number, delay in enumerate(DELAYS_S):
             put(home, branch, "/srv/delay", str(delay))
