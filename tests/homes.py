@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,13 +133,14 @@ def open_home(
     pool: Mapping[str, int] | None = None,
     host_ids: bool | None = None,
     seccomp: bool = True,
+    options: Sequence[str] = (),
 ) -> Iterator[Home]:
     """Set up a new home. At the end, stop its sessions and daemon and remove the home; leftovers fail the test.
 
     `within`: the folder in which to make the home; None: the folder for temporary files. `pool`: sizes of its pool;
     None: a small pool, or the default pool if `within` is given. `host_ids`: whether its sessions use the host's user
     ids; None: only if WAYPOINT_TEST_HOST_IDS is 1 or the machine has no idmapped mounts (every command would report
-    that). `seccomp`: whether its sessions have a filter of system calls.
+    that). `seccomp`: whether its sessions have a filter of system calls. `options`: of `setup`.
     """
     if host_ids is None:
         host_ids = os.environ.get("WAYPOINT_TEST_HOST_IDS") == "1" or bool(needs.missing("idmapped"))
@@ -154,7 +155,7 @@ def open_home(
             (home.path / "config.json").write_text(json.dumps({"pool": pool or SMALL_POOL, **walls}))
             if _tried:
                 (home.path / TRIAL_FILE).write_bytes(_tried[0])
-        home.must("setup")
+        home.must("setup", *options)
         if not _tried:
             _tried.append((home.path / TRIAL_FILE).read_bytes())
         yield home

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pexpect
 import pytest
 
@@ -12,6 +13,7 @@ from tests.acceptance.test_stored_captures import worker
 from tests.cli.conftest import exit_status
 from tests.homes import CLI_TIMEOUT_S, Home, open_home
 from tests.waiting import wait_until
+from waypoint.store import config, encryption, locking
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
@@ -20,8 +22,7 @@ PASSPHRASE = "a passphrase of the test"
 
 @pytest.fixture(scope="module")
 def encrypted() -> Iterator[Home]:
-    with open_home() as home:
-        home.must("setup", "--encrypt")
+    with open_home(options=["--encrypt"]) as home:
         yield home
 
 
@@ -88,28 +89,46 @@ def test_without_its_key_file_the_store_is_locked_and_sessions_work(encrypted: H
     home.must("stop", "--all", "--discard")
 
 
-def test_a_passphrase_unlocks_the_store_until_the_daemon_ends(tmp_path: Path) -> None:
+def test_setup_check_reports_a_key_file_that_others_can_read(encrypted: Home) -> None:
+    key = encrypted.path / "keys/store.key"
+    key.chmod(0o644)
+    checked = encrypted.cli("setup", "--check")
+    assert (checked.code, "chmod 600" in checked.stderr) == (3, True), checked
+    key.chmod(0o600)
+
+
+def test_a_passphrase_unlocks_the_store_until_the_daemon_ends(
+    encrypted: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, path = encrypted, str(encrypted.path / "store")
     (tmp_path / "passphrase").write_text(f"{PASSPHRASE}\n")
-    with open_home() as home:
-        home.must("setup", "--encrypt", "--passphrase", "--passphrase-file", f"{tmp_path}/passphrase")
-        home.must("shell", "-d", "main")
-        home.must("checkpoint", "first", "--wait", "--tier", "files")
-        programs = [home.must("daemon", "status", "--json").json()["pid"], worker(home)]
-        seen = [Path(f"/proc/{pid}/{name}").read_bytes() for pid in programs for name in ("cmdline", "environ")]
-        assert not [one for one in seen if PASSPHRASE.encode() in one]
-        home.must("daemon", "stop")
-        assert code_of(home, "checkpoint", "second", "--wait", "--tier", "files") == (4, "store-locked")
-        assert home.must("exec", "--", "echo works").stdout == "works\n"
-        done = home.cli("setup", "--unlock", "--passphrase-file", "-", stdin=b"another\n")
-        assert (done.code, "not its key" in done.stderr) == (4, True), done
-        command, *words = home.argv("setup", "--unlock")
-        terminal = pexpect.spawn(command, words, env=home.env, timeout=CLI_TIMEOUT_S)
-        terminal.expect("Passphrase: ")
-        terminal.sendline(PASSPHRASE)
-        assert exit_status(terminal) == 0
-        wait_until(lambda: home.must("show", "second", "--json").json()["durable"], "what waited for the key is stored")
-        assert PASSPHRASE not in (home.path / "daemon.log").read_text()
-        assert "a passphrase unlocks it" in home.cli("setup", "--encrypt").stderr
+    # The same store with a passphrase in place of the key file, which is checked quickly.
+    monkeypatch.setattr(encryption, "_SCRYPT", config.Scrypt(n=2, r=8, p=1))
+    master = encryption.MasterKey(locking.unlock(path, (home.path / "keys/store.key").read_bytes()))
+    locked = encryption.lock(master, encryption.Secret("passphrase", PASSPHRASE.encode()))
+    config.publish(path, msgspec.structs.replace(config.read(path), encryption=locked))
+
+    home.must("setup", "--encrypt", "--passphrase", "--passphrase-file", f"{tmp_path}/passphrase")
+    home.must("shell", "-d", "main")
+    home.must("checkpoint", "first", "--wait", "--tier", "files")
+    programs = [home.must("daemon", "status", "--json").json()["pid"], worker(home)]
+    seen = [Path(f"/proc/{pid}/{name}").read_bytes() for pid in programs for name in ("cmdline", "environ")]
+    assert not [one for one in seen if PASSPHRASE.encode() in one]
+    limits = [Path(f"/proc/{pid}/limits").read_text() for pid in programs]
+    assert all("core file size 1 " in " ".join(one.split()) for one in limits)  # they have the key in memory
+    home.must("daemon", "stop")
+    assert code_of(home, "checkpoint", "second", "--wait", "--tier", "files") == (4, "store-locked")
+    assert home.must("exec", "--", "echo works").stdout == "works\n"
+    done = home.cli("setup", "--unlock", "--passphrase-file", "-", stdin=b"another\n")
+    assert (done.code, "not its key" in done.stderr) == (4, True), done
+    command, *words = home.argv("setup", "--unlock")
+    terminal = pexpect.spawn(command, words, env=home.env, timeout=CLI_TIMEOUT_S)
+    terminal.expect("Passphrase: ")
+    terminal.sendline(PASSPHRASE)
+    assert exit_status(terminal) == 0
+    wait_until(lambda: home.must("show", "second", "--json").json()["durable"], "what waited for the key is stored")
+    assert PASSPHRASE not in (home.path / "daemon.log").read_text()
+    assert "a passphrase unlocks it" in home.cli("setup", "--encrypt").stderr
 
 
 @pytest.mark.parametrize(
@@ -119,6 +138,7 @@ def test_a_passphrase_unlocks_the_store_until_the_daemon_ends(tmp_path: Path) ->
         ["--passphrase"],
         ["--encrypt", "--check"],
         ["--encrypt", "--passphrase", "--key-file", "/k"],
+        ["--unlock", "--key-file", "/k"],
     ],
 )
 def test_options_that_do_not_fit_are_refused(encrypted: Home, words: list[str]) -> None:

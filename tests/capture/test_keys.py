@@ -12,7 +12,11 @@ from waypoint.capture.storing.orders import Damage, Verify
 from waypoint.capture.storing.workers import Workers
 from waypoint.model.errors import Failed, StateConflict, StoreDamaged, UsageProblem
 from waypoint.setup.encrypting import encrypt
+from waypoint.store import encryption
+from waypoint.store.config import Scrypt
 from waypoint.store.store import make_store
+
+QUICK = Scrypt(n=2, r=8, p=1)
 
 
 @pytest.fixture
@@ -22,8 +26,8 @@ def workers() -> Iterator[Workers]:
 
 
 def keys_of(home: Path, workers: Workers, setting: Encryption | None) -> Keys:
-    encryption = {"key_file": setting.key_file} if setting is not None else None
-    (home / "config.json").write_text(json.dumps({"encryption": encryption}))
+    settings = {"key_file": setting.key_file} if setting is not None else None
+    (home / "config.json").write_text(json.dumps({"encryption": settings}))
     return Keys(home / "store", lambda order: workers.run(order, str))
 
 
@@ -35,7 +39,9 @@ def encrypted(home: Path, key_file: str = "", passphrase: str = "") -> Encryptio
 def code_of(keys: Keys) -> str:
     with pytest.raises(StateConflict) as refused:
         keys.get()
-    assert keys.why_locked() == refused.value.said
+    problem = keys.problem()
+    assert problem is not None
+    assert problem.said == refused.value.said
     return refused.value.code
 
 
@@ -51,6 +57,8 @@ def test_a_key_file_is_read_when_it_is_there_and_only_its_owner_can_read_it(tmp_
     assert code_of(keys) == "store-locked"
     path.unlink()
     path.touch(0o600)
+    path.write_bytes(content[:20])  # a write that was cut off
+    assert code_of(keys) == "store-locked"
     path.write_bytes(content.replace(b"waypoint-key-1 ", b"waypoint-key-1 0"))
     assert code_of(keys) == "wrong-key"
     path.write_bytes(content)
@@ -75,7 +83,15 @@ def test_setup_may_be_repeated_and_finds_a_key_file_that_was_moved(tmp_path: Pat
         encrypted(tmp_path, str(tmp_path / "store/key"))
 
 
-def test_a_passphrase_is_asked_for_once(tmp_path: Path, workers: Workers) -> None:
+def test_an_empty_key_file_is_not_used_for_a_new_store(tmp_path: Path) -> None:
+    (tmp_path / "key").touch(0o600)
+    with pytest.raises(StateConflict, match="no key file"):
+        encrypted(tmp_path, str(tmp_path / "key"))
+    assert not (tmp_path / "store/config.json").exists()
+
+
+def test_a_passphrase_is_asked_for_once(tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encryption, "_SCRYPT", QUICK)
     setting = encrypted(tmp_path, passphrase="secret")
     keys = keys_of(tmp_path, workers, setting)
     assert code_of(keys) == "store-locked"
@@ -95,6 +111,13 @@ def test_a_store_that_is_missing_or_plain_is_refused_by_an_encrypted_home(tmp_pa
         with pytest.raises(StoreDamaged, match="missing"):
             with_key.run(Verify(store=str(store), read_data=True), list[Damage])
         assert not (store / "config.json").exists()
+        lost = keys_of(tmp_path, workers, Encryption(str(tmp_path / "keys/store.key"))).problem()
+        assert lost is not None
+        assert (lost.code, "backup" in lost.next_step) == ("store-damaged", True)
+        (store / "packs/name").touch()
+        with pytest.raises(StoreDamaged, match="missing"):  # and not advised to remove all captures
+            encrypted(tmp_path)
+        (store / "packs/name").unlink()
         make_store(str(store))
         with pytest.raises(StoreDamaged) as refused:
             with_key.run(Verify(store=str(store), read_data=True), list[Damage])
@@ -103,7 +126,7 @@ def test_a_store_that_is_missing_or_plain_is_refused_by_an_encrypted_home(tmp_pa
 
 def test_a_home_that_is_not_encrypted_needs_no_key(tmp_path: Path, workers: Workers) -> None:
     keys = keys_of(tmp_path, workers, None)
-    assert (keys.get(), keys.why_locked()) == ("", "")
+    assert (keys.get(), keys.problem()) == ("", None)
     with pytest.raises(UsageProblem):
         keys.unlock("x")
     (tmp_path / "config.json").write_text('{"encryption": 1}')

@@ -106,8 +106,11 @@ def test_without_the_right_key_nothing_is_read_or_changed(sealed: Sealed) -> Non
     assert content_of(sealed.store) == before
 
 
-def test_a_passphrase_locks_the_key_and_hostile_parameters_are_refused(tmp_path: Path) -> None:
+def test_a_passphrase_locks_the_key_and_hostile_parameters_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path / "store")
+    monkeypatch.setattr(encryption, "_SCRYPT", Scrypt(n=2, r=8, p=1))
     master = locking.make_encrypted(path, Secret("passphrase", "caf\u00e9".encode()))
     assert locking.unlock(path, " caf\u00e9\n".encode()) == master
     with pytest.raises(StateConflict) as wrong:

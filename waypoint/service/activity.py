@@ -186,9 +186,11 @@ def _encryption(home: Home) -> list[Capability]:
     keys = home.captures.images.keys
     if keys.encryption is None:
         return []
-    why = keys.why_locked()
+    problem = keys.problem()
     ok = f"captures in the store; not encrypted: {STAYS_PLAIN}"
-    return [_row("encryption", why and f"captures are not stored: {why}", "waypoint setup --unlock", ok)]
+    if problem is None:
+        return [_row("encryption", "", "", ok)]
+    return [_row("encryption", f"captures are not stored: {problem.said}", problem.next_step, ok)]
 
 
 async def _doctor_job(home: Home, job: Job) -> list[Capability]:

@@ -180,7 +180,7 @@ class Storing:
 
     def _due(self, *, everything: bool) -> Iterator[str]:
         """The ids of the captures that are to be stored, the oldest first. `everything`: also those without a name."""
-        if self._captures.images.keys.why_locked():
+        if self._captures.images.keys.problem() is not None:
             return
         if everything:
             wanted = {link.id for links in self._names.iter_links() for link in links}

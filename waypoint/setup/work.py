@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from waypoint.capture.storing.keys import STAYS_PLAIN, encryption_of
+from waypoint.capture.storing.keys import STAYS_PLAIN, encryption_of, read_key_file
 from waypoint.linux.storage import files, ownership
-from waypoint.model.errors import Failed, HostLacks, UsageProblem, WaypointError
+from waypoint.model.errors import Failed, HostLacks, StateConflict, UsageProblem, WaypointError
 from waypoint.model.packages import make_importable
 from waypoint.model.paths import as_root, home_id, is_below, is_config_of_home, spelled
 from waypoint.setup import config as config_file
@@ -168,6 +168,11 @@ def check(home: Path, options: dict[str, str]) -> None:
     if found is not None:
         by = f"the key file {found.key_file}" if found.key_file else "a passphrase"
         say(f"its store is encrypted, and {by} unlocks it; not encrypted: {STAYS_PLAIN}")
+        if found.key_file:
+            try:
+                read_key_file(found.key_file, f"{home}/store")
+            except StateConflict as error:
+                raise HostLacks("unlock", f"store {home}/store", error.said, error.next_step) from error
     criu_choice.check(home, options.get("--criu"), say)
 
 

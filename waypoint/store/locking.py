@@ -1,5 +1,6 @@
 """Making an encrypted store, and unlocking its master key."""
 
+import contextlib
 import os
 from typing import Literal
 
@@ -13,9 +14,11 @@ from waypoint.store.store import making
 
 def check_can_encrypt(path: str, kind: Literal["key-file", "passphrase"]) -> bool:
     """Whether `make_encrypted` would make a new key. Raises StateConflict if the store has content that is not
-    encrypted, or if a secret of another kind unlocks it.
+    encrypted, or if a secret of another kind unlocks it; StoreDamaged if it has content and no config.json.
     """
-    found = config.read(path).encryption if os.path.exists(f"{path}/config.json") else None
+    found = None
+    with contextlib.suppress(FileNotFoundError):  # an empty store
+        found = config.read(path).encryption
     if found is not None and found.secret != kind:
         other = "a passphrase" if kind == "key-file" else "a key file"
         said = f"it is encrypted already, and {other} unlocks it"
@@ -47,7 +50,10 @@ def unlock(path: str, value: bytes) -> bytes:
     """The master key of the encrypted store at `path`. `value`: the content of its key file, or its passphrase. Raises
     StateConflict if it is wrong. Takes a third of a second for a passphrase.
     """
-    found = config.read(path)
+    try:
+        found = config.read(path)
+    except FileNotFoundError as error:
+        raise config.damaged(path, "config.json is missing") from error
     if found.encryption is None:
         raise StoreDamaged("unlock", f"store {path}", config.PLAIN, config.FROM_BACKUP, code="not-encrypted")
     try:

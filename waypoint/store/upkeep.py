@@ -78,7 +78,7 @@ def image_problems(reader: Reader, image_id: str, seen: set[bytes]) -> Iterator[
     try:
         manifest = reader.store.read_image(image_id)
     except (StoreDamaged, UnknownName) as error:
-        yield _words(error)
+        yield error.said
         return
     problems: list[StoreDamaged] = []
     added = list(trees.reachable(reader, manifest.roots(), seen, problems.append))

@@ -8,6 +8,7 @@ import time
 
 import msgspec
 
+from waypoint.capture.storing.keys import dump_no_core
 from waypoint.capture.storing.orders import Answer, Task
 from waypoint.capture.storing.work import carry_out
 from waypoint.model.errors import Failed, WaypointError, of_machine
@@ -17,6 +18,7 @@ _decoder = msgspec.json.Decoder(Task)
 
 
 def main() -> None:
+    dump_no_core()
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(orders,), daemon=True).start()
     while True:

@@ -22,7 +22,7 @@ def export(given: Given) -> int:
             [f"exported {found.name} to {found.path}: {size(found.size_bytes)}, {_count(found.captures)}{signed}"]
         )
         if found.exposes:
-            note("the archive is not encrypted, as the home is: whoever has it can read everything in it")
+            note("the archive is not encrypted, though the home is: whoever has it can read everything in it")
     return 0
 
 

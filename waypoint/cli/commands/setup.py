@@ -27,6 +27,7 @@ def run(given: Given) -> int:
     if len(asked) > 1:
         raise UsageProblem("use", f"--{asked[0]}", f"it cannot be combined with --{asked[1]}", "leave out one of them")
     what = asked[0] if asked else ""
+    encryption = _encryption(given)
     if what == "check":
         _check(client)
     elif what == "remove":
@@ -35,7 +36,7 @@ def run(given: Given) -> int:
         _unlock(client, given)
     else:
         options = {f"--{name}": given.text(name) for name in ("user", "group", "trust")}
-        _install(client, options | _encryption(given), _passphrase(given) if given.flag("passphrase") else "")
+        _install(client, options | encryption, _passphrase(given) if given.flag("passphrase") else "")
     return 0
 
 
@@ -47,7 +48,7 @@ def _encryption(given: Given) -> dict[str, str | None]:
             raise UsageProblem("use", option, "it works with --encrypt only", "add --encrypt")
     if key_file and by_passphrase:
         raise UsageProblem("use", "--key-file", "it cannot be combined with --passphrase", "leave out one of them")
-    if given.text("passphrase_file") and not by_passphrase:
+    if given.text("passphrase_file") and not (by_passphrase or given.flag("unlock")):
         raise UsageProblem(
             "use", "--passphrase-file", "it works with --passphrase and --unlock only", "add one of them"
         )
