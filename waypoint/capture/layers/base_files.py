@@ -72,7 +72,7 @@ def keep(area: Area, capture_id: str, subject: Subject, since: int) -> list[Degr
         folder.mkdir(mode=0o700)
         with contextlib.ExitStack() as held:
             listing = _Keeper(area, folder, subject, since, held).keep(mentioned)
-        (folder / LISTING).write_bytes(msgspec.json.encode(listing))
+        files.publish(str(folder / LISTING), msgspec.json.encode(listing), durable=False)  # a restore may read it now
     except (OSError, ValueError, Failed) as error:
         shutil.rmtree(folder, ignore_errors=True)
         said = error.said if isinstance(error, Failed) else str(error)
