@@ -217,7 +217,7 @@ def test_a_manifest_is_accepted_only_as_it_was_sealed_for_its_image(sealed: Seal
         with pytest.raises(StoreDamaged):
             store.read_image(sealed.image)
         assert [one.images for one in verify(store, read_data=False)] == [[sealed.image]]
-        with pytest.raises(StoreDamaged):
+        with pytest.raises(StoreDamaged, match="waypoint rm"):
             gc(store, [sealed.image])  # which would remove what it needs
     path.write_bytes(sound)
     assert verify(store, read_data=True) == []

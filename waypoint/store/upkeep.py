@@ -19,6 +19,8 @@ _SMALL_BYTES = PACK_BYTES // 4
 _MANY_SMALL = 8
 """So many small packs are merged."""
 
+_REMOVE = "remove what 'waypoint verify' lists as damaged: waypoint rm NAME"
+
 
 class Damage(NamedTuple):
     """Something that is not as it was written. `images`: the ids of the images that cannot be restored completely."""
@@ -119,7 +121,10 @@ def gc(store: Store, keep: Collection[str]) -> Freed:
     """
     with store.writing() as writer:
         gone = set(store.image_ids()) - set(keep)
-        needed = _mark(writer, [one for one in store.image_ids() if one not in gone])
+        try:
+            needed = _mark(writer, [one for one in store.image_ids() if one not in gone])
+        except StoreDamaged as error:  # choosing another capture, as for a restore, would not help
+            raise StoreDamaged("read", error.on, error.said, _REMOVE, code=error.code) from error
         for name in os.listdir(f"{store.path}/images"):
             if name not in keep:  # also what a killed writer has left there
                 os.unlink(f"{store.path}/images/{name}")
