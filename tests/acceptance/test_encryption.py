@@ -79,6 +79,7 @@ def test_without_its_key_file_the_store_is_locked_and_sessions_work(encrypted: H
         ["evict", "hot"],
     ):
         assert code_of(home, *words) == (4, "store-locked"), words
+    assert home.cli("evict", "--all").code == 1
     home.must("restore", "hot", "--new", "yes")
     assert inside(home, "yes", "cat /srv/works") == "works\n"
     failed = home.cli("gc", "--json")

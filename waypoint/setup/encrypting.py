@@ -8,7 +8,7 @@ from typing import Any
 from waypoint.capture.storing.keys import STAYS_PLAIN, Encryption, encryption_of, read_key_file
 from waypoint.linux.storage import files
 from waypoint.model.errors import UsageProblem
-from waypoint.model.paths import is_below
+from waypoint.model.paths import as_root, is_below
 from waypoint.store import encryption, locking
 from waypoint.store.encryption import Secret
 
@@ -25,7 +25,8 @@ def encrypt(home: Path, key_file: str, passphrase: str, say: Callable[[str], Non
     is_new = locking.check_can_encrypt(store, "passphrase" if passphrase else "key-file")
     if passphrase:
         locking.make_encrypted(store, Secret("passphrase", passphrase.encode()))
-        say(f"encrypted {store}: a passphrase unlocks it; after each start of the daemon: waypoint setup --unlock")
+        unlock = as_root(str(home), "setup", "--unlock")
+        say(f"encrypted {store}: a passphrase unlocks it; after each start of the daemon: {unlock}")
         _say_the_rest(store, "the passphrase", say)
         return _settings(Encryption(), known)
     path = key_file or (known.key_file if known is not None else "") or str(home / FOLDER / NAME)

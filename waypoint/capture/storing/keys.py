@@ -11,6 +11,7 @@ import msgspec
 from waypoint.capture.storing.orders import Unlock
 from waypoint.linux.storage import files
 from waypoint.model.errors import Failed, StateConflict, UsageProblem, WaypointError
+from waypoint.model.paths import as_root
 
 _MIN_KEY_BYTES, _MAX_KEY_BYTES = 32, 1 << 16
 STAYS_PLAIN = (
@@ -51,7 +52,7 @@ class Keys:
             return self._key
         if not self.encryption.key_file:
             said = "nobody has given its passphrase since the daemon started"
-            raise locked(self._store, said, "waypoint setup --unlock")
+            raise locked(self._store, said, as_root(os.path.dirname(self._store), "setup", "--unlock"))
         self._take(read_key_file(self.encryption.key_file, self._store))
         return self._key
 

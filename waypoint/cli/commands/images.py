@@ -25,6 +25,7 @@ def verify(given: Given) -> int:
 
 
 def evict(given: Given) -> int:
+    """Returns the exit status: 1 if nothing could be evicted of what was there."""
     names = given.texts("names")
     if bool(names) == given.flag("all"):
         said = "--all and names exclude each other" if names else "neither names nor --all are given"
@@ -37,4 +38,4 @@ def evict(given: Given) -> int:
         captures = "1 capture" if len(found.evicted) == 1 else f"{len(found.evicted)} captures"
         print_lines([f"evicted {captures}; freed {size(found.freed_bytes)}"])
         warn("not evicted", found.kept)
-    return 0
+    return 1 if found.kept and not found.evicted else 0
