@@ -132,22 +132,24 @@ def test_a_restored_session_has_its_changes_of_a_mount_that_is_gone(tmp_path: Pa
         fill(place)
         with open_home("acc") as home:
             home.must("shell", "gone", "-d", "--user", "root")
-            inside(home, "gone", f"kept=yes; echo new >{place}/new; echo newer >{below}/newer")
+            inside(home, "gone", f"kept=yes; echo new >{place}/new; echo newer >{below}/newer; exec 8<{place}/kept")
             home.must("checkpoint", "before", "-b", "gone", "--tier", "live")
             disks.close()
             place.rmdir()
-            done = home.must("restore", "before", "-b", "gone")
+            done = home.must("restore", "before", "-b", "gone", "--tier", "live")
             told = [
                 f"{one} (no longer mounted here: only the files that the session has changed exist)"
                 for one in (place, below)
             ]
             assert done.stderr.splitlines()[-2:] == [f"degraded: {one}" for one in told]
-            assert inside(home, "gone", f"echo $kept; cd {place}; find . | sort; cat new below/newer; cd /") == (
-                "yes\n.\n./below\n./below/newer\n./new\nnew\nnewer\n"
+            assert inside(home, "gone", f"echo $kept; cd {place}; find . | sort; cat new below/newer - <&8; cd /") == (
+                "yes\n.\n./below\n./below/newer\n./kept\n./new\nnew\nnewer\nof the host\n"
             )
             (fork,) = home.must("fork", "before", "copy", "--json").json()
-            assert texts(fork["degraded"]) == told
-            assert inside(home, "copy", f"cat {below}/newer") == "newer\n"
+            changed, *others = fork["degraded"]
+            assert (changed["code"], changed["subject"]) == ("base-files-changed", f"{place}/kept")
+            assert texts(others) == told
+            assert inside(home, "copy", f"cat {below}/newer - <&8") == "newer\nof the host\n"
             home.must("checkpoint", "again", "-b", "copy", "--tier", "live")
             home.must("restore", "again")
 

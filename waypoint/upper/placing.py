@@ -50,8 +50,7 @@ def place(
     *above, last = os.path.relpath(path, target).split("/")
     with contextlib.ExitStack() as held:
         upper = held.enter_context(open_folder(layout.upper_of(where.tree, target)))
-        lower = held.enter_context(open_folder(f"{where.base.rstrip('/')}{target}"))
-        level = _Level(upper, lower)
+        level = _Level(upper, _opened_base(held, f"{where.base.rstrip('/')}{target}"))
         for name in above:
             level = _enter(held, level, name, owner)
         in_upper, in_lower = _look(level.upper, last), _look(level.lower, last)
@@ -96,6 +95,14 @@ def _enter(held: contextlib.ExitStack, level: _Level, name: str, owner: tuple[in
 
 def _opened(held: contextlib.ExitStack, folder: int, name: str) -> int:
     return held.enter_context(beneath.opened(folder, name, _READ_FOLDER))
+
+
+def _opened_base(held: contextlib.ExitStack, folder: str) -> int:
+    """A descriptor of the folder of the base; -1: it was a mount that is gone."""
+    try:
+        return held.enter_context(open_folder(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
 
 
 def _look(folder: int, name: str) -> os.stat_result | None:

@@ -185,7 +185,11 @@ class _Keeper:
         base = subject.facts.setting.base.rstrip("/")
         for target in self._fixed.overlays:
             mount = held.enter_context(beneath.opened(root, target))
-            self._mounts[target] = mount, os.statvfs(f"{base}{target}").f_fsid
+            try:
+                facts = os.statvfs(f"{base}{target}")
+            except OSError:  # it was a mount that is gone; this session may still see its files
+                facts = os.fstatvfs(mount)
+            self._mounts[target] = mount, facts.f_fsid
 
     def keep(self, mentioned: list[tuple[str, OpenedFile]]) -> BaseFiles:
         found: list[_Found] = []

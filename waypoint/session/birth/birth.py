@@ -146,6 +146,7 @@ def offering_files(branch: str, origin: Capture) -> Iterator[None]:
 def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leaving: Sequence[int] | None) -> None:
     with resources.captures.hold(origin) as held:
         held.check(len(births), leaving)
+        revive.check_outside(births[0].row.setting, origin)
         needed, limits = held.memory_bytes, births[0].row.setting.limits
         most = shared_memory_bytes(limits)
         if needed > most:

@@ -79,6 +79,15 @@ async def revive(
     return live
 
 
+def check_outside(setting: Setting, origin: Capture) -> None:
+    """Raise Failed if the machine lacks a folder over which the restored processes have an overlay or a bind."""
+    if not Path(setting.base).is_dir():
+        raise _missing(origin, f"{setting.base}, over which it has an overlay, is missing")
+    for bind in setting.binds:
+        if not Path(bind.source).exists():
+            raise _missing(origin, f"{bind.source}, which was bound into it, is missing")
+
+
 def restore_frozen(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> list[int]:
     """Restore the processes of `held` on the tree of `row`, so that they never run, in a network that leads nowhere.
     Return their pids on the host. Blocks. The caller calls `birth.undo` in any case.
@@ -132,11 +141,6 @@ def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[Degr
 def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> StartSpec:
     """Return the plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order."""
     layer = held.processes
-    if not Path(row.setting.base).is_dir():
-        raise _missing(held.capture, f"{row.setting.base}, over which it has an overlay, is missing")
-    for bind in row.setting.binds:
-        if not Path(bind.source).exists():
-            raise _missing(held.capture, f"{bind.source}, which was bound into it, is missing")
     tree = Path(resources.pool.path(row.tree))
     plan = BasePlan(layer.overlays, [], layer.ids)
     spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory)
