@@ -141,11 +141,15 @@ def test_a_restore_is_refused_while_another_program_has_the_port(home: Home, per
 
 
 @pytest.mark.requires("criu")
-def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Home, person: Person) -> None:
-    held = person.home / "held"
-    held.write_text("of the base")
-    with session(home, person.name, "--net", "host") as branch:
-        inside(home, branch, f"exec 8<{held}; {START_SERVER}")
+def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(
+    home: Home, person: Person, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    held = tmp_path / "held"
+    held.write_text("of the bind, whose files no capture keeps")
+    with session(home, person.name, "--net", "host", "--bind", f"{tmp_path}:/mnt") as branch:
+        inside(home, branch, "exec 8</mnt/held")
+        inside(home, branch, START_SERVER)
         port = int(inside(home, branch, "cat /tmp/port"))
         point = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-point").json()
         inside(home, branch, "exec 8<&-; mark=late")
@@ -153,6 +157,7 @@ def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Ho
         held.unlink()  # CRIU needs this file at about the time it binds the sockets, so the restore fails half-way
         done = home.cli("restore", "-b", branch, "--tier", "live", point["name"])
         assert (done.code, done.stdout) == (5, "")
+        assert "criu-log" in done.stderr
         assert socket_row(port) == before
         assert inside(home, branch, f"echo $mark; {ask_server(port)}") == "late\nkept\n"
         home.must("rm", point["name"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.sessions import facts, inside, session
-from tests.homes import Home
+from tests.homes import Home, open_home
 from tests.waiting import wait_until
 from waypoint.linux.tasks import cgroups
 from waypoint.processes.criu import comparison
@@ -80,18 +80,27 @@ def test_a_proof_runs_nothing_and_changes_no_file_of_the_machine(home: Home, sha
     assert (tmp_path / "log").stat().st_size == size > 0
 
 
-@pytest.mark.parametrize("program", [BINDS, LEASES], ids=["socket", "lease"])
 def test_a_proof_that_would_take_a_file_from_its_running_session_is_refused(
-    home: Home, shared: str, tmp_path: Path, program: str
+    home: Home, shared: str, tmp_path: Path
 ) -> None:
-    inside(home, shared, f'python3 -c "{program}" & disown')
-    file = tmp_path / "file"
+    check_refused_for_file(home, shared, BINDS, tmp_path / "file")
+
+
+def test_a_proof_that_would_break_a_lease_of_a_session_without_a_filter_is_refused(tmp_path: Path) -> None:
+    """The filter of system calls refuses leases."""
+    with open_home("leases", seccomp=False) as home, session(home, "root", "--bind", f"{tmp_path}:/shared") as branch:
+        check_refused_for_file(home, branch, LEASES, tmp_path / "file")
+
+
+def check_refused_for_file(home: Home, branch: str, program: str, file: Path) -> None:
+    """`program`: takes /shared/file, which is `file` on the machine, in a way that a restore would end."""
+    inside(home, branch, f'python3 -c "{program}" & disown')
     wait_until(lambda: file.exists() and (file.is_socket() or file.stat().st_size), "the program has its file")
     inode = file.stat().st_ino
-    done = home.cli("checkpoint", f"{shared}-cp", "-b", shared, "--prove", "--json")
+    done = home.cli("checkpoint", f"{branch}-cp", "-b", branch, "--prove", "--json")
     assert (done.code, done.json()["proof"]["code"]) == (5, "changes-host"), done
     assert file.stat().st_ino == inode
-    inside(home, shared, "pidof python3")
+    inside(home, branch, "pidof python3")
 
 
 def test_a_proof_does_not_wait_for_the_locks_of_its_running_session(home: Home, shared: str) -> None:
