@@ -70,8 +70,8 @@ def test_a_system_call_injected_into_a_stopped_task_leaves_its_state_unchanged(t
     before = ptrace.registers(pid), blocked(pid)
     code = ptrace.code_place(pid)
     lock = struct.pack("<hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 10, 20, 0)
-    assert ptrace.system_call(pid, code, FCNTL, fd, fcntl.F_SETLK, data=lock) == 0
-    assert ptrace.system_call(pid, code, FCNTL, 999, fcntl.F_SETLK, data=lock) == -errno.EBADF
+    assert ptrace.system_call(pid, code, FCNTL, fd, fcntl.F_SETLK, None, data=lock) == 0
+    assert ptrace.system_call(pid, code, FCNTL, 999, fcntl.F_SETLK, None, data=lock) == -errno.EBADF
     assert (ptrace.registers(pid), blocked(pid)) == before
     with open(tmp_path / "file", "r+b") as file:
         with pytest.raises(BlockingIOError):
@@ -90,7 +90,10 @@ def test_a_pending_sigstop_takes_effect_after_an_injected_system_call(child: int
     ptrace.wait(child)
     os.kill(child, signal.SIGSTOP)  # not delivered yet
     for _ in range(2):
-        assert ptrace.system_call(child, ptrace.code_place(child), FCNTL, 999, fcntl.F_SETLK, data=LOCK) == -errno.EBADF
+        assert (
+            ptrace.system_call(child, ptrace.code_place(child), FCNTL, 999, fcntl.F_SETLK, None, data=LOCK)
+            == -errno.EBADF
+        )
     ptrace.detach(child)
     wait_until(lambda: procfs.stat(child).state == "T", "it is stopped")
     os.kill(child, signal.SIGCONT)
@@ -107,7 +110,7 @@ def test_a_task_with_an_invalid_stack_pointer_is_left_unchanged(child: int, plac
     numbers[19] = place
     ptrace.set_registers(child, struct.pack("<27Q", *numbers))
     with pytest.raises(OSError, match=r"Input/output|not point to memory"):
-        ptrace.system_call(child, ptrace.code_place(child), FCNTL, 999, fcntl.F_SETLK, data=LOCK)
+        ptrace.system_call(child, ptrace.code_place(child), FCNTL, 999, fcntl.F_SETLK, None, data=LOCK)
     assert (ptrace.registers(child), blocked(child)) == (struct.pack("<27Q", *numbers), mask)
     ptrace.set_registers(child, kept)
 
@@ -129,7 +132,7 @@ def test_the_seccomp_filter_applies_again_after_detaching() -> None:
     ptrace.seize(pid, unfiltered=True)
     ptrace.interrupt(pid)
     ptrace.wait(pid)
-    assert ptrace.system_call(pid, ptrace.code_place(pid), FCNTL, 999, fcntl.F_SETLK, data=LOCK) == -errno.EBADF
+    assert ptrace.system_call(pid, ptrace.code_place(pid), FCNTL, 999, fcntl.F_SETLK, None, data=LOCK) == -errno.EBADF
     ptrace.detach(pid)
     os.kill(pid, signal.SIGUSR1)
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGSYS

@@ -11,6 +11,8 @@ SEEN = {
     "No entry for reg-file-ID 0x2c": "program-in-memory",
     "Can't make VM id for 20083": "shared-parts",
     "Can't make FS id for 20579": "shared-parts",
+    "Sealed mapping 00007f0000000000": "sealed-memory",
+    "MDWE is set": "mdwe",
     "Unknown shit 100600 (/secretmem (deleted))": "kind-of-memory",
     "Can't open 0/map_files/7fa222625000-7fa222627000 on procfs: No such file or directory": "shared-memory",
     "Sysv shmem 0 with a hole not supported": "shared-memory",

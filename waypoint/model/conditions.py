@@ -259,6 +259,11 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU needs as much free address space as such programs reserve, and the vDSO, which valgrind unmaps.",
         BUILD_CRIU,
     ),
+    "restrictions": Condition(
+        "sealed memory (mseal) can be changed in copies, and programs with MDWE can map executable memory there",
+        "CRIU restores neither, and does not report it.",
+        BUILD_CRIU,
+    ),
     "removed-open-files": Condition(
         "a restore can fail if several programs have removed files open, such as libraries that an upgrade replaced",
         "CRIU makes mistakes with the names of removed files that processes have open.",
@@ -379,6 +384,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
     ),
     "too-many-files": ErrorCode(5, "The processes have more open files than a capture can keep.", "End some of them."),
     "removed-folder": ErrorCode(5, "A process uses a removed folder that cannot be restored.", "Leave or close it."),
+    "landlock": ErrorCode(
+        5,
+        "A process has restricted itself by Landlock, or may have done so, and a copy would not be restricted.",
+        "End it, or use `--tier respawn`.",
+    ),
     "no-foreground": ErrorCode(5, "The foreground group of a terminal has no process.", "Press Enter in it."),
     "ports-taken": ErrorCode(5, "Another program has ports of the host's network that the processes need.", "End it."),
     "changes-host": ErrorCode(

@@ -10,6 +10,7 @@ frozen. So the states that CRIU cannot handle are detected first:
 * A terminal whose foreground process group has ended, before the shell has noticed that. This happens between any two
   commands of a loop. CRIU can dump this state, but not restore it (`tty: Failed to set group`). The group is thawed and
   frozen again.
+* A task that has restricted itself by Landlock (landlock.py), or may have done so: the capture fails.
 * A TCP connection that no program has accepted yet: CRIU leaves it out. The group is thawed and frozen again for up to
   ACCEPT_S, so that the server can accept the connection. Afterwards it is dumped without the connection.
 """
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from waypoint.linux.net import sockets
 from waypoint.linux.tasks import cgroups
 from waypoint.linux.tasks.states import TaskState, task_state
-from waypoint.processes import calls, refusals
+from waypoint.processes import calls, landlock, refusals
 
 WAIT_S = 1.0
 PAUSE_S = 0.001  # how long the group runs between two attempts
@@ -34,9 +35,9 @@ def freeze_for_dump(cgroup: str) -> float:
     """Freeze the cgroup2 group `cgroup` in a state in which CRIU can stop every task in it.
 
     Freezes and thaws the group several times if needed. Returns the time.monotonic() at which the last freezing began.
-    Raises, with the group thawed, CannotCapture if a task is traced, or if the terminal has no foreground group for
-    WAIT_S; Failed if a task is in vfork for WAIT_S; OSError. Reads one file of /proc for each thread and session
-    leader.
+    Raises, with the group thawed, CannotCapture if a task is traced or has a Landlock domain, or if the terminal has no
+    foreground group for WAIT_S; Failed if a task is in vfork for WAIT_S; OSError. Reads one file of /proc for each
+    thread and session leader.
     """
     with _opened_table(cgroup) as table:
         deadline = time.monotonic() + WAIT_S
@@ -48,12 +49,21 @@ def freeze_for_dump(cgroup: str) -> float:
             refusal = min(refusals.of_tasks(states), key=lambda one: one.is_brief, default=None)
             is_awaited = table is not None and began < accept_deadline and any(sockets.unread(table, ("tcp",)))
             if refusal is None and not is_awaited:
+                try:
+                    landlock.check(cgroup, states)
+                except BaseException:
+                    _thaw(cgroup)
+                    raise
                 return began
-            calls.resume(cgroup)
-            cgroups.thaw(cgroup)
+            _thaw(cgroup)
             if refusal is not None and (not refusal.is_brief or time.monotonic() > deadline):
                 raise refusal.error()
             time.sleep(PAUSE_S)
+
+
+def _thaw(cgroup: str) -> None:
+    calls.resume(cgroup)
+    cgroups.thaw(cgroup)
 
 
 def settled_states(cgroup: str) -> dict[int, TaskState]:

@@ -119,9 +119,9 @@ def _lock(pid: int, code: int, lock: Lock) -> bool:
     data = _FLOCK.pack(lock.type, os.SEEK_SET, lock.start, lock.length, 0)
     if lock.kind == _OF_FLOCK:
         how = fcntl.LOCK_SH if lock.type == fcntl.F_RDLCK else fcntl.LOCK_EX
-        return ptrace.system_call(pid, code, _FLOCK_CALL, lock.fd, how | fcntl.LOCK_NB, data=data) == 0
+        return ptrace.system_call(pid, code, _FLOCK_CALL, lock.fd, how | fcntl.LOCK_NB, 0) == 0
     command = fcntl.F_SETLK if lock.kind == _OF_FCNTL else _F_OFD_SETLK
-    return ptrace.system_call(pid, code, _FCNTL, lock.fd, command, data=data) == 0
+    return ptrace.system_call(pid, code, _FCNTL, lock.fd, command, None, data=data) == 0
 
 
 def _owners(locks: Collection[Lock], pids: Collection[int]) -> Iterator[tuple[int, list[Lock]]]:

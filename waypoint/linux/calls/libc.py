@@ -46,6 +46,7 @@ _COMMON = {
     "move_mount": 429,
     "open_tree": 428,
     "mount_setattr": 442,
+    "landlock_create_ruleset": 444,
 }
 MACHINE = os.uname().machine
 SYSCALLS = {**_NUMBERS[MACHINE], **_COMMON}

@@ -19,7 +19,7 @@ _GETREGS, _SETREGS = 12, 13
 _SEIZE, _INTERRUPT = 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 _EVERY_SIGNAL = b"\xff" * 8
-_O_SUSPEND_SECCOMP = 1 << 21
+_O_TRACECLONE, _O_SUSPEND_SECCOMP = 1 << 3, 1 << 21
 WALL = 0x40000000
 _MASK_BYTES = 8
 _REGISTERS = struct.Struct("<27Q")  # struct user_regs_struct of x86-64
@@ -27,15 +27,20 @@ REGISTERS_BYTES = _REGISTERS.size
 AX, ORIG_AX, _IP, _SP = 10, 15, 16, 19
 _ARGUMENTS = (14, 13, 12)  # di, si, dx: the registers of the first three arguments
 _SYSCALL_CODE = b"\x0f\x05"
+_EXIT = 60  # the number of _exit(2) on x86-64
 
 
-def seize(tid: int, *, unfiltered: bool = False) -> None:
+def seize(tid: int, *, unfiltered: bool = False, with_threads: bool = False) -> None:
     """Become the tracer of a task, without stopping it.
 
     `unfiltered`: suspend the task's filters of system calls (seccomp(2)) while it is traced, if the kernel supports
-    that and the caller itself has no filter. Raises PermissionError if the task is already traced or must not be
-    traced, ProcessLookupError if it has ended.
+    that and the caller itself has no filter. `with_threads`: also trace the threads that it makes, which are stopped
+    when they begin; then a filter that cannot be suspended is an error, too. Raises PermissionError if the task is
+    already traced or must not be traced, ProcessLookupError if it has ended.
     """
+    if with_threads:
+        libc.call("ptrace", _SEIZE, tid, 0, _O_SUSPEND_SECCOMP | _O_TRACECLONE)
+        return
     if unfiltered:
         with contextlib.suppress(OSError):
             libc.call("ptrace", _SEIZE, tid, 0, _O_SUSPEND_SECCOMP)
@@ -82,11 +87,11 @@ def set_signal_mask(tid: int, mask: bytes) -> None:
     libc.call("ptrace", _SETSIGMASK, tid, _MASK_BYTES, ctypes.addressof(buffer))
 
 
-def system_call(tid: int, code: int, number: int, *args: int, data: bytes) -> int:
+def system_call(tid: int, code: int, number: int, *args: int | None, data: bytes = b"") -> int:
     """Let a stopped task run one system call (x86-64 only). Afterwards the task is stopped again, with its old
     registers, signal mask and memory. A SIGSTOP that arrives during the call is sent again afterwards.
 
-    `code`: the result of `code_place` for this task. `args`: the first arguments. The next argument is the address of
+    `code`: the result of `code_place` for this task. `args`: the first three arguments. None stands for the address of
     `data`, which is on the task's stack during the call. Return the call's result, which is -errno if the call fails.
     Raises OSError, also if the task ends during the call, or its stack pointer does not point to memory.
     """
@@ -97,8 +102,8 @@ def system_call(tid: int, code: int, number: int, *args: int, data: bytes) -> in
     if len(before) < len(data):
         raise OSError(errno.EFAULT, "the task's stack pointer does not point to memory")
     own[AX], own[ORIG_AX], own[_IP] = number, -1 % (1 << 64), code
-    for register, value in zip(_ARGUMENTS, (*args, place), strict=True):
-        own[register] = value
+    for register, value in zip(_ARGUMENTS, args, strict=True):
+        own[register] = place if value is None else value
     mappings.write(tid, place, data)
     is_to_stop = False
     try:
@@ -139,6 +144,20 @@ def _signal_mask(tid: int) -> bytes:
     buffer = ctypes.create_string_buffer(_MASK_BYTES)
     libc.call("ptrace", _GETSIGMASK, tid, _MASK_BYTES, ctypes.addressof(buffer))
     return buffer.raw
+
+
+def end_thread(tid: int, code: int) -> None:
+    """Let a stopped thread, which must not be the first of its process, end (x86-64 only). `code`: as for
+    `system_call`.
+    """
+    own = list(_REGISTERS.unpack(registers(tid)))
+    own[AX], own[ORIG_AX], own[_IP] = _EXIT, -1 % (1 << 64), code
+    set_signal_mask(tid, _EVERY_SIGNAL)
+    set_registers(tid, _REGISTERS.pack(*own))
+    while True:
+        libc.call("ptrace", _CONT, tid, 0, 0)
+        if wait(tid) is None:
+            return
 
 
 def code_place(tid: int) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 class TaskState(NamedTuple):
     """A task's name, state (one letter, see ps(1)), tracer (its pid, or 0), process group id, session id, ignored
     signals (bit N - 1 for signal N), and process. `has_trap`: a SIGTRAP waits for it. `is_leader_outside`: the leader
-    of its session is not in its pid namespace.
+    of its session is not in its pid namespace. `no_new_privs`: it has this attribute (PR_SET_NO_NEW_PRIVS(2const)).
 
     All ids are those of the reader's pid namespace.
     """
@@ -23,6 +23,7 @@ class TaskState(NamedTuple):
     process: int
     has_trap: bool
     is_leader_outside: bool
+    no_new_privs: bool
 
 
 def task_state(tid: int) -> TaskState:
@@ -47,6 +48,7 @@ def task_state(tid: int) -> TaskState:
         process=process,
         has_trap=bool(pending >> (signal.SIGTRAP - 1) & 1),
         is_leader_outside=fields[b"NSsid"].split()[-1] == b"0",
+        no_new_privs=fields[b"NoNewPrivs"] == b"1",
     )
 
 

@@ -187,6 +187,18 @@ CAUSES: tuple[Cause, ...] = (
         "let the process unmap that memory, or end it",
     ),
     Cause(
+        "sealed-memory",
+        r"Sealed mapping",
+        "a process has sealed memory (mseal), and it would not be sealed in a copy",
+        "end the process, or capture without memory: --tier respawn",
+    ),
+    Cause(
+        "mdwe",
+        r"MDWE is set",
+        "a process has denied itself new executable memory (PR_SET_MDWE), and it would not be denied in a copy",
+        "end the process, or capture without memory: --tier respawn",
+    ),
+    Cause(
         "mapped-file",
         r"Strange file mapped at|Failed to resolve mapping \w+ filename|Failed fstat(?:at)? on map|Bogus mapping"
         r"|Can't open (?:mapped \[|\d+'s mapfile|map_files)",
