@@ -171,7 +171,7 @@ def test_users_of_the_hosts_network_do_not_stop_captures_and_copies(home: Home, 
             for number in range(2):
                 point, copy = f"{branch}-{number}", f"{branch}-copy-{number}"
                 home.must("checkpoint", "-b", branch, "--tier", "live", point)
-                home.must("fork", point, copy)
+                home.must("fork", "--tier", "live", point, copy)
                 assert inside(home, copy, "echo $mark") == "kept\n"
                 home.must("stop", copy, "--discard")
                 home.must("rm", point)

@@ -98,14 +98,14 @@ def _has_domain(tid: int, process: int) -> bool:
     """Whether the stopped task has a domain. Raises OSError if that cannot be found out."""
     code = ptrace.code_place(tid)
     before = {*procfs.threads(process)}
-    _checked(ptrace.system_call(tid, code, _CLONE, _THREAD, 0, 0))
+    _checked(ptrace.system_call(tid, code, _CLONE, _THREAD, 0))
     (thread,) = {*procfs.threads(process)} - before
     ptrace.wait(thread)
     try:
         rules = _checked(ptrace.system_call(thread, code, _CREATE_RULESET, None, len(_RULES), 0, data=_RULES))
         added = 0
         while added < LAYERS:
-            result = ptrace.system_call(thread, code, _RESTRICT_SELF, rules, 0, 0)
+            result = ptrace.system_call(thread, code, _RESTRICT_SELF, rules, 0)
             if result == -errno.E2BIG:
                 return True
             _checked(result)

@@ -91,20 +91,21 @@ def system_call(tid: int, code: int, number: int, *args: int | None, data: bytes
     """Let a stopped task run one system call (x86-64 only). Afterwards the task is stopped again, with its old
     registers, signal mask and memory. A SIGSTOP that arrives during the call is sent again afterwards.
 
-    `code`: the result of `code_place` for this task. `args`: the first three arguments. None stands for the address of
+    `code`: the result of `code_place` for this task. `args`: at most three arguments. None stands for the address of
     `data`, which is on the task's stack during the call. Return the call's result, which is -errno if the call fails.
     Raises OSError, also if the task ends during the call, or its stack pointer does not point to memory.
     """
     kept, mask = registers(tid), _signal_mask(tid)
     own = list(_REGISTERS.unpack(kept))
     place = own[_SP] & ~0xF
-    before = mappings.read(tid, place, len(data)) if place >> 63 == 0 else b""
+    before = mappings.read(tid, place, len(data)) if data and place >> 63 == 0 else b""
     if len(before) < len(data):
         raise OSError(errno.EFAULT, "the task's stack pointer does not point to memory")
     own[AX], own[ORIG_AX], own[_IP] = number, -1 % (1 << 64), code
-    for register, value in zip(_ARGUMENTS, args, strict=True):
+    for register, value in zip(_ARGUMENTS, args, strict=False):
         own[register] = place if value is None else value
-    mappings.write(tid, place, data)
+    if data:
+        mappings.write(tid, place, data)
     is_to_stop = False
     try:
         set_signal_mask(tid, _EVERY_SIGNAL)  # so that no signal handler runs during the call
@@ -117,7 +118,8 @@ def system_call(tid: int, code: int, number: int, *args: int | None, data: bytes
         interrupt(tid)
         is_to_stop |= _go_to(tid, _CONT, 0)
     finally:
-        mappings.write(tid, place, before)
+        if data:
+            mappings.write(tid, place, before)
         set_registers(tid, kept)
         set_signal_mask(tid, mask)
     if is_to_stop:
