@@ -50,7 +50,8 @@ def freeze_for_dump(cgroup: str) -> float:
             is_awaited = table is not None and began < accept_deadline and any(sockets.unread(table, ("tcp",)))
             if refusal is None and not is_awaited:
                 try:
-                    landlock.check(cgroup, states)
+                    if landlock.check(cgroup, states):
+                        settled_states(cgroup)
                 except BaseException:
                     _thaw(cgroup)
                     raise

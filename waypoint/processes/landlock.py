@@ -32,15 +32,16 @@ _RULES = (1).to_bytes(8, "little")  # struct landlock_ruleset_attr: handles LAND
 _VERSION = 1  # LANDLOCK_CREATE_RULESET_VERSION
 
 
-def check(cgroup: str, states: Mapping[int, TaskState]) -> None:
-    """Raise CannotCapture if a task has a domain, or it cannot be found out whether it has one.
+def check(cgroup: str, states: Mapping[int, TaskState]) -> bool:
+    """Raise CannotCapture if a task has a domain, or it cannot be found out whether it has one. Return True if tasks
+    were stopped for that.
 
     `states`: all tasks of `cgroup`, which must be frozen, and is frozen on return. Costs nothing without a task with
     `no_new_privs`. Raises OSError.
     """
     asked = [tid for tid, task in states.items() if task.no_new_privs and task.state not in "ZX"]
     if not asked or not _is_supported():
-        return
+        return False
     if machine.architecture() != "x86_64" or len(asked) > _MOST:
         raise _refusal(asked[0], "may have")
     with _stopped(cgroup, [tid for tid, task in states.items() if task.state not in "ZX"]):
@@ -52,6 +53,7 @@ def check(cgroup: str, states: Mapping[int, TaskState]) -> None:
                 raise _refusal(tid, "may have") from error
             if has_domain:
                 raise _refusal(tid, "has")
+    return True
 
 
 def _refusal(tid: int, verb: str) -> CannotCapture:
