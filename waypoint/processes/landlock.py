@@ -25,7 +25,7 @@ from waypoint.processes.criu.causes import name_of
 log = logging.getLogger(__name__)
 
 LAYERS = 16  # LANDLOCK_MAX_NUM_LAYERS in security/landlock/limits.h
-_MOST = 200  # tasks; each takes about 2 ms of the pause
+_MOST = 200  # tasks; each takes 2 to 5 ms of the pause
 _CLONE, _CREATE_RULESET, _RESTRICT_SELF = 56, 444, 446
 _THREAD = 0x100 | 0x800 | 0x10000 | 0x40000  # CLONE_VM, CLONE_SIGHAND, CLONE_THREAD, CLONE_SYSVSEM; own descriptors
 _RULES = (1).to_bytes(8, "little")  # struct landlock_ruleset_attr: handles LANDLOCK_ACCESS_FS_EXECUTE
