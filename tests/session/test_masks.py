@@ -1,16 +1,19 @@
-"""Paths in /proc and /sys that are empty or read-only in a session: the list is that of Docker."""
+"""Paths in /proc and /sys that are empty or read-only in a session (in /proc those of Docker), and its own /dev."""
 
 import contextlib
+import fcntl
 import glob
 import itertools
 import shlex
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acceptance.sessions import inside
 from tests.collecting import collecting
 from tests.homes import Home, open_home
 from waypoint.launch import externals
@@ -22,8 +25,8 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 MASKED = [
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
     *("/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/kpagecount"),
-    *("/proc/kpageflags", "/proc/kpagecgroup", "/proc/slabinfo", "/proc/vmallocinfo", "/sys/firmware"),
-    *("/sys/devices/virtual/powercap", *glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle")),
+    *("/proc/kpageflags", "/proc/kpagecgroup", "/proc/slabinfo", "/proc/vmallocinfo"),
+    *(*glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle")),
 ]
 READONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 LOOK = """
@@ -51,6 +54,11 @@ def place(request: pytest.FixtureRequest) -> Iterator[Home]:
         home.must("restore", "cp", "-b", "restored")
         home.must("restore", "cp", "-b", "files", "--only", "files")
         yield home
+
+
+FIND_IN_SYS = "find /sys -path /sys/devices/system -prune -o -path /sys/kernel/mm -prune -o ! -type d -print -quit"
+TRY_LOCK = "flock -n 0 <{} && echo free || echo held"
+PROCESSORS = "/sys/devices/system/cpu/online"
 
 
 def present(paths: list[str]) -> list[str]:
@@ -82,6 +90,29 @@ def test_the_masked_paths_have_content_on_the_host(place: Home) -> None:
         elif path != "/proc/keys":
             with open(path, "rb") as file:
                 assert file.read(1)
+
+
+def test_sys_has_processors_and_memory_and_nothing_else_of_the_machine(place: Home) -> None:
+    assert subprocess.run(["sh", "-c", FIND_IN_SYS], stdout=subprocess.PIPE, check=True).stdout
+    with collecting() as row:
+        for branch in ("first", "forked", "restored", "files"):
+            with row(branch):
+                assert inside(place, branch, FIND_IN_SYS) == ""
+                assert inside(place, branch, f"cat {PROCESSORS}") == Path(PROCESSORS).read_text()
+                assert inside(place, branch, "cat /sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def test_a_lock_on_a_device_is_a_lock_in_its_session_only(place: Home) -> None:
+    inside(place, "first", f"exec 8</dev/null 9<{PROCESSORS}; flock -n 8; flock -n 9")
+    assert inside(place, "first", TRY_LOCK.format("/dev/null")) == "held\n"
+    assert inside(place, "files", TRY_LOCK.format(PROCESSORS)) == "held\n"
+    with collecting() as row:
+        for branch in ("forked", "restored", "files"):
+            with row(branch):
+                assert inside(place, branch, TRY_LOCK.format("/dev/null")) == "free\n"
+    with open(PROCESSORS) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    inside(place, "first", "exec 8<&- 9<&-")
 
 
 @pytest.mark.parametrize("change", ["missing", "another file", "writable", "whole"])

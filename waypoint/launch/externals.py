@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.launch.spec import BindMount, MemoryMount, Overlay, StartSpec
+from waypoint.launch.walls.masks import SHOWN_OF_SYS
 from waypoint.linux.storage import access, beneath, idmapped, mounts
 from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.storage.mounts import MS_NODEV, MS_NOSUID, MS_RDONLY, MountRecord
@@ -26,6 +27,7 @@ from waypoint.model.errors import StateConflict
 
 # Paths in the session.
 PROC = "/proc"
+SYS = "/sys"
 TERMINALS = "/dev/pts"
 NULL, NOTHING = "/dev/null", "/dev/.empty"
 """Mounted over files and folders that the session must not see. Both are read-only, as all of /dev."""
@@ -221,6 +223,9 @@ def misplaced(error: OSError) -> Misplaced | None:
     )
 
 
+_OWN_TYPES = {"/dev": ("tmpfs",), SYS: ("tmpfs", "sysfs")} | {f"{SYS}/{part}": ("sysfs",) for part in SHOWN_OF_SYS}
+
+
 class _RequiredMount(NamedTuple):
     """`target`: the mount point in the session. `fstypes`: the allowed types; empty allows any. `options`: the required
     mount options. `root`: the folder of the file system that must be mounted; "" allows any.
@@ -271,8 +276,7 @@ def _required_mounts(spec: StartSpec) -> Iterator[_RequiredMount]:
     for bind in spec.binds:
         options = {"nosuid"} | ({"ro"} if bind.readonly else set()) | (set() if bind.device_nodes else {"nodev"})
         options |= {"idmapped"} if spec.ids.is_shifted and not bind.ours else set()
-        kinds = {"/sys": ("sysfs",), "/dev": ("tmpfs",)}.get(bind.target, ())
-        yield _RequiredMount(bind.target, kinds, frozenset(options))
+        yield _RequiredMount(bind.target, _OWN_TYPES.get(bind.target, ()) if bind.ours else (), frozenset(options))
     for memory in spec.memory:
         yield _RequiredMount(memory.target, ("tmpfs",), frozenset({"nosuid", "nodev"}))
     yield _RequiredMount(PROC, ("proc",), frozenset({"nosuid", "nodev", "noexec"}), "/")

@@ -151,6 +151,7 @@ class Endings:
 
     async def _close(self, live: LiveSession, status: int | None, *, is_recorded: bool) -> None:
         await live.close(status)
+        await asyncio.to_thread(self._resources.places.kit.forget, live.record.row.session)
         if is_recorded:
             await asyncio.to_thread(record.remove_folder, self._resources.places.sessions, live.record.row.session)
 
@@ -210,4 +211,5 @@ def end_unheld(resources: Resources, row: LiveRow, cgroup: str, conclusion: Conc
     cgroups.end(cgroup)
     kept = conclusion.conclude(resources, row)
     record.remove_folder(resources.places.sessions, row.session)
+    resources.places.kit.forget(row.session)
     return kept

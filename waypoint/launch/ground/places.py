@@ -12,6 +12,7 @@ from waypoint.launch.ground.id_choice import IdChoice
 from waypoint.launch.ground.limits import DEPTH, NO_LIMITER, Limiter, find_limiter, of_all
 from waypoint.launch.ground.lower_check import LowerCheck
 from waypoint.launch.ground.skeleton import Kit
+from waypoint.linux.net import netns
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, systemd
 from waypoint.model.paths import DAEMON_GROUP, SYSTEM_HOME
@@ -104,8 +105,10 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
     places.kit.mount()
     cgroups.create(places.dumps)
     # A read-only sysfs for every session: through the host's, a session's root could change the kernel, and a user
-    # namespace that does not own its network namespace must not mount a sysfs.
-    mounts.mount("sysfs", places.sys, "sysfs", mounts.MS_RDONLY | mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC)
+    # namespace that does not own its network namespace must not mount a sysfs. Each network namespace has a sysfs of
+    # its own, so a lock on a file of this one locks no file of the machine's.
+    flags = mounts.MS_RDONLY | mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
+    netns.work_in_new(lambda: mounts.mount("sysfs", places.sys, "sysfs", flags))
     return places
 
 

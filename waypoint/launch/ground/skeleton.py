@@ -3,8 +3,10 @@
 The kit is on a tmpfs because overlayfs refuses a lower layer inside the file system tree of another lower layer
 (ELOOP), and the home usually is below `/`. The kit contains:
 
-* `dev-...`: device nodes, and an empty folder that covers masked folders. It is bound read-only over `/dev` of every
-  session. The root overlay is `nodev`, so device nodes elsewhere in the base cannot be opened.
+* `own-...`, one for each session: `dev`, with device nodes and an empty folder that covers masked folders, and `sys`,
+  with empty folders and the mount points of the shown parts of sysfs. They are bound read-only over the session's
+  `/dev` and `/sys`. If sessions shared them, a session could watch and lock (inotify, flock) the `/dev/null` of others.
+  The root overlay is `nodev`, so device nodes elsewhere in the base cannot be opened.
 * a *skeleton* per base and id map, the topmost lower layer of the root overlay: an empty `/dev`, `/run`, `/proc`,
   `/sys`; `/.waypoint` with the script of pid 1, setsid and shell hooks; empty folders that hide all homes.
 * `criu-run`: the `/run` of CRIU, which caches kernel features only on a tmpfs.
@@ -22,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from waypoint.launch.ground.leader import place_setsid
+from waypoint.launch.walls import masks
 from waypoint.linux.storage import beneath, files, mounts
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.paths import COMMAND_FOLDER, OWN_FOLDER, is_below, sha256_hex
@@ -65,11 +68,16 @@ class Kit:
         for folder in (self.criu_run, self.layers):
             files.make_folder(str(folder), 0o711)
 
-    def dev(self, ids: IdMap) -> str:
-        """Return the host folder that is bound over `/dev` of the sessions with `ids`. It is built at first use. Raises
-        OSError.
+    def own(self, session: str, ids: IdMap) -> str:
+        """Return the host folder with `dev` and `sys`, which are bound over `/dev` and `/sys` of the session. It is built
+        at first use; `forget` removes it. Raises OSError.
         """
-        return str(self._built(f"dev-{ids.first}", ids, _fill_dev))
+        return str(self._built(f"own-{session}-{ids.first}", ids, _fill_own))
+
+    def forget(self, session: str) -> None:
+        """Remove what `own` has made. The mounts of a session that lives keep their files."""
+        for folder in self.folder.glob(f"own-{session}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def skeleton(self, base: str, target: str, ids: IdMap, known: Sequence[str], resolver: str = "") -> str | None:
         """Return the skeleton for the overlay at `target` of `base`: the host folder that becomes its topmost lower
@@ -147,6 +155,14 @@ def _outside(ids: IdMap, number: int) -> int:
         return ids.outside(number)
     except ValueError:  # the session has no such id
         return ids.outside(NOBODY)
+
+
+def _fill_own(place: Path) -> None:
+    for name in ("dev", "sys"):
+        (place / name).mkdir(mode=0o755)
+    _fill_dev(place / "dev")
+    for path in (*masks.EMPTY_IN_SYS, *masks.SHOWN_OF_SYS):
+        (place / "sys" / path).mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
 def _fill_dev(place: Path) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from waypoint.capture.layers.shell import LAST
 from waypoint.egress.plan import RESOLVER
+from waypoint.launch.externals import SYS
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.base import BasePlan, plan_base
 from waypoint.launch.ground.limits import SHARED_FILES, shared_memory_bytes
@@ -285,16 +286,26 @@ def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, s
 
 
 def ground_spec(
-    row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int], shm: str = ""
+    row: LiveRow,
+    plan: BasePlan,
+    places: SharedPlaces,
+    tree: Path,
+    size: tuple[int, int],
+    shm: str = "",
+    *,
+    whole_sys: bool = False,
 ) -> StartSpec:
     """Return the request for a restore of the session `row`, without a program and masks. `tree`: made by
     `prepare_tree`. `size`: rows and columns of its terminal. `shm`: a host folder that is copied into the session's
-    /dev/shm, or "".
+    /dev/shm, or "". `whole_sys`: whether the session has all of sysfs, as in captures of earlier versions.
     """
     setting, ids = row.setting, plan.ids
+    own = places.kit.own(row.session, ids)
+    parts = () if whole_sys else masks.SHOWN_OF_SYS
     binds = [
-        BindMount(source=places.kit.dev(ids), target="/dev", readonly=True, device_nodes=True, ours=True),
-        BindMount(source=str(places.sys), target="/sys", readonly=True, ours=True),
+        BindMount(source=f"{own}/dev", target="/dev", readonly=True, device_nodes=True, ours=True),
+        BindMount(source=str(places.sys) if whole_sys else f"{own}/sys", target=SYS, readonly=True, ours=True),
+        *(BindMount(source=f"{places.sys}/{part}", target=f"{SYS}/{part}", readonly=True, ours=True) for part in parts),
         *(BindMount(source=b.source, target=b.target, readonly=b.readonly, as_user=b.as_user) for b in setting.binds),
     ]
     user, shared = setting.user, shared_memory_bytes(setting.limits)

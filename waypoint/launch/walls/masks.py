@@ -1,8 +1,11 @@
-"""The parts of /proc and /sys that are masked or read-only in a session.
+"""The parts of /proc that are masked or read-only in a session, and the parts of /sys that it has.
 
 The list is Docker's (moby, oci/defaults.go) with additions. There are two reasons. If a session's ids are the host's,
 the kernel allows uid 0 to access these files, even in a user namespace. And with any ids, some of these files show the
-activity of others on the machine: when keys are pressed (`interrupts`), how much power the processors use (`powercap`).
+activity of others on the machine, for example when keys are pressed (`interrupts`).
+
+Of /sys a session has only what programs need to fit themselves to the processors and the memory. The rest shows disks,
+pools, network interfaces and counters of the machine. Its top folders are empty, since programs list them (lsblk).
 """
 
 import glob
@@ -28,10 +31,23 @@ _MASKED = (
     "proc/timer_list",
     "proc/timer_stats",
     "proc/vmallocinfo",
-    "sys/devices/virtual/powercap",
-    "sys/firmware",
 )
 _MASKED_OF_EACH = "sys/devices/system/cpu/cpu*/thermal_throttle"  # one folder for each processor
+
+SHOWN_OF_SYS = ("devices/system", "kernel/mm")
+"""Folders of sysfs, each bound into the session's /sys."""
+EMPTY_IN_SYS = (
+    "block",
+    "bus",
+    "class/net",
+    "dev/block",
+    "dev/char",
+    "devices/virtual",
+    "firmware",
+    "fs/cgroup",
+    "module",
+    "power",
+)
 
 
 def readonly() -> list[str]:

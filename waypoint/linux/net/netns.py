@@ -46,11 +46,19 @@ def open_held_by(pid: int) -> int:
 
 def work_within(fd: int, work: Callable[[], Result]) -> Result:
     """Call `work` in the network namespace behind `fd` (its descriptor, or a pidfd) and return its result."""
+    return _work_behind(lambda: namespaces.setns(fd, namespaces.CLONE_NEWNET), work)
 
+
+def work_in_new(work: Callable[[], Result]) -> Result:
+    """Call `work` in a new network namespace and return its result."""
+    return _work_behind(lambda: namespaces.unshare(namespaces.CLONE_NEWNET), work)
+
+
+def _work_behind(enter: Callable[[], None], work: Callable[[], Result]) -> Result:
     def enter_and_work() -> Result:
-        namespaces.setns(fd, namespaces.CLONE_NEWNET)
+        enter()
         return work()
 
-    # setns(2) changes the namespace of the calling thread only. This thread ends after the call.
+    # setns(2) and unshare(2) change the namespace of the calling thread only. This thread ends after the call.
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(enter_and_work).result()

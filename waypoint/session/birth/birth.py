@@ -282,6 +282,7 @@ async def undo(resources: Resources, row: LiveRow) -> None:
 def _clear(resources: Resources, row: LiveRow) -> None:
     cgroups.end(resources.places.cgroup_of(row.session))
     record.remove_folder(resources.places.sessions, row.session)
+    resources.places.kit.forget(row.session)
     resources.pool.remove(row.tree)
 
 

@@ -14,6 +14,7 @@ from waypoint.capture.captures import HeldCapture
 from waypoint.capture.layers.layer import RestoreTarget
 from waypoint.launch.criu import APART_SEEN
 from waypoint.launch.criu_process import furnish
+from waypoint.launch.externals import SYS
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.base import BasePlan
 from waypoint.launch.ground.limits import Bounds
@@ -143,7 +144,8 @@ def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tupl
     layer = held.processes
     tree = Path(resources.pool.path(row.tree))
     plan = BasePlan(layer.overlays, [], layer.ids)
-    spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory)
+    whole_sys = not any(path.startswith(f"{SYS}/") for path in layer.outside)
+    spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory, whole_sys=whole_sys)
     if spec.outside != layer.outside:
         raise _missing(held.capture, "its mounts from outside would differ from those in the capture")
     return msgspec.structs.replace(spec, proc_readonly=layer.proc_readonly, masked=layer.masked)
