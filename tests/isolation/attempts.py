@@ -85,17 +85,11 @@ def has_line(path: str, text: str) -> str | None:
         return None if text in file.read() else "not there"
 
 
-def makes_a_node_of(device: str) -> None:
+def makes_a_node_of(device: int) -> None:
     """Make a device node of the disk and open it."""
     with _scratch() as folder:
-        os.mknod(f"{folder}/node", 0o600 | stat.S_IFBLK, _number_of(device))
+        os.mknod(f"{folder}/node", 0o600 | stat.S_IFBLK, device)
         opens(f"{folder}/node")
-
-
-def _number_of(device: str) -> int:
-    with open(f"/sys/block/{device}/dev") as file:
-        major, minor = map(int, file.read().split(":"))
-    return os.makedev(major, minor)
 
 
 def makes_immutable() -> None:

@@ -37,6 +37,7 @@ def open_things(folder: Path) -> Iterator[Facts]:
     with contextlib.ExitStack() as stack:
         root = os.stat("/")
         facts: Facts = {"folder": str(folder), "root": [root.st_dev, root.st_ino], "disk": _disk()}
+        facts["disk_number"] = os.stat(f"/dev/{facts['disk']}").st_rdev if facts["disk"] != "none" else 0
         facts |= _processes(stack) | _files(stack, folder) | _sockets(stack, folder) | _memory(stack)
         yield facts
 

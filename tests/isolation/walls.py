@@ -43,6 +43,10 @@ def _setting(path: str) -> Wall:
     return Wall(f"opens_to_write({path!r})", "EACCES", host_root="EROFS")
 
 
+def _hidden(path: str) -> Wall:
+    return Wall(f"opens_to_write({path!r})", "ENOENT")
+
+
 def _device(name: str) -> Wall:
     return Wall(f"opens('/dev/{name}')", "ENOENT")
 
@@ -81,15 +85,18 @@ _SETTINGS = {
     "proc: mtrr": _rare(_setting("/proc/mtrr")),
     "proc: sysrq": _rare(_setting("/proc/sysrq-trigger")),
     "proc: pressure": _rare(Wall("opens_to_write('/proc/pressure/memory')", "EROFS")),
-    "sys: ksm": _rare(_setting("/sys/kernel/mm/ksm/run")),
-    "sys: huge pages": _rare(_setting("/sys/kernel/mm/transparent_hugepage/enabled")),
-    "sys: power": _rare(_setting("/sys/power/state")),
-    "sys: reboot": _rare(_setting("/sys/kernel/reboot/mode")),
-    "sys: processor": _rare(_setting("/sys/devices/system/cpu/cpu1/online")),
-    "sys: module parameter": _rare(_setting("/sys/module/printk/parameters/time")),
-    "sys: disk scheduler": _rare(Wall("opens_to_write(f'/sys/block/{facts.disk}/queue/scheduler')", "EACCES", "EROFS")),
-    "sys: disk event": _rare(Wall("opens_to_write(f'/sys/block/{facts.disk}/uevent')", "EACCES", "EROFS")),
-    "sys: network queue": Wall("opens_to_write('/sys/class/net/lo/tx_queue_len')", "EACCES", "EROFS"),
+    "sys: ksm": _rare(Wall("opens_to_write('/sys/kernel/mm/ksm/run')", "EROFS")),
+    "sys: huge pages": _rare(Wall("opens_to_write('/sys/kernel/mm/transparent_hugepage/enabled')", "EROFS")),
+    "sys: power": _rare(_hidden("/sys/power/state")),
+    "sys: reboot": _rare(_hidden("/sys/kernel/reboot/mode")),
+    "sys: processor": _rare(Wall("opens_to_write('/sys/devices/system/cpu/cpu1/online')", "EROFS")),
+    "sys: module parameter": _rare(_hidden("/sys/module/printk/parameters/time")),
+    "sys: disk scheduler": _rare(Wall("opens_to_write(f'/sys/block/{facts.disk}/queue/scheduler')", "ENOENT")),
+    "sys: disk event": _rare(Wall("opens_to_write(f'/sys/block/{facts.disk}/uevent')", "ENOENT")),
+    "sys: network queue": _hidden("/sys/class/net/lo/tx_queue_len"),
+    "sys: network interfaces": Wall("lists('/sys/class/net')", "empty"),
+    "sys: pools": _rare(Wall("lists('/sys/fs/btrfs')", "ENOENT")),
+    "sys: devices": Wall("lists('/sys/devices/virtual')", "empty"),
 }
 
 _KERNEL = {
@@ -155,7 +162,7 @@ _FILES = {
     "device: tun": _rare(_device("net/tun")),
     "device: latency": _rare(_device("cpu_dma_latency")),
     "device: the disk": _rare(Wall("opens(f'/dev/{facts.disk}')", "ENOENT")),
-    "device: a new node of the disk": _rare(_refused("makes_a_node_of(facts.disk)")),
+    "device: a new node of the disk": _rare(_refused("makes_a_node_of(facts.disk_number)")),
     "device: a node in the base": Wall("opens(f'{facts.folder}/node')", "EACCES"),
     "device: terminals": Wall("sees_terminals_of(facts.terminals)", "its own"),
     "file: by its number": _refused("opens_by_handle(facts.folder, *facts.handle)"),

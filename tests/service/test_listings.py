@@ -324,17 +324,15 @@ def test_names_in_a_long_history_are_looked_up_in_a_thread(
 # --- measuring with du
 
 
-def test_requests_during_a_measurement_share_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def live_and_pool(may_end: threading.Event, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """A fake session, and a pool that measures its tree when `may_end` is set; each time the tree has one byte more."""
     measured: list[str] = []
-    may_end = threading.Event()
 
-    class Pool:
-        def usage(self, tree: str) -> int:
-            measured.append(tree)
-            may_end.wait(PATIENCE_S)
-            return len(measured)
+    def usage_of(tree: str) -> int:
+        measured.append(tree)
+        may_end.wait(PATIENCE_S)
+        return len(measured)
 
-    row = row_of("main")
     walls = {
         "ids": HOST_IDS,
         "why_host_ids": "",
@@ -344,23 +342,47 @@ def test_requests_during_a_measurement_share_its_figures(monkeypatch: pytest.Mon
         "limits": SessionLimits(),
         "unlimited": [],
     }
-    record = SimpleNamespace(row=row, init_pid=1, cgroup="/nowhere", left_out=[], **walls)
+    record = SimpleNamespace(row=row_of("main"), init_pid=1, cgroup="/nowhere", left_out=[], **walls)
     live: Any = SimpleNamespace(branch="main", record=record, attached=0, measuring=None, ending=None)
-    live.restarted, live.not_back, live.no_way_out = None, [], str
+    live.restarted, live.not_back, live.no_way_out, live.measured_until = None, [], str, 0.0
     live.shell = SimpleNamespace(watch=SimpleNamespace(is_state_lost=False))
     live.shell_path = "/bin/bash"
     monkeypatch.setattr(session_facts, "_measure_processes", lambda live: (1, 1))
-    pool: Any = Pool()
+    return live, SimpleNamespace(usage=usage_of, measured=measured)
+
+
+def test_requests_during_a_measurement_share_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+    live, pool = live_and_pool(may_end, monkeypatch)
 
     async def ask() -> None:
         asked = [asyncio.ensure_future(session_facts.of_live(live, pool, lambda _: True)) for _ in range(20)]
-        await asyncio.to_thread(wait_until, lambda: bool(measured), "one measures")
+        await asyncio.to_thread(wait_until, lambda: bool(pool.measured), "one measures")
         asked.append(asyncio.ensure_future(session_facts.of_live(live, pool, lambda _: True)))
         asked[0].cancel()  # the client that began the measurement disconnects
         may_end.set()
         assert [one.upper_bytes for one in await asyncio.gather(*asked[1:])] == [1] * 20
-        assert measured == [row.tree]
+        assert pool.measured == [live.record.row.tree]
         assert (await session_facts.of_live(live, pool, lambda _: True)).upper_bytes == 2
+
+    asyncio.run(ask())
+
+
+def test_a_session_that_cannot_be_measured_in_time_delays_no_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+    live, pool = live_and_pool(may_end, monkeypatch)
+    monkeypatch.setattr(session_facts, "PATIENCE_S", 0.01)
+
+    async def ask() -> None:
+        late = await session_facts.of_live(live, pool, lambda _: False)
+        assert (late.memory_bytes, late.upper_bytes, late.pid) == (None, None, live.record.init_pid)
+        assert late.degraded is not None
+        assert [one["code"] for one in late.degraded] == ["not-measured"]
+        may_end.set()
+        await live.measuring
+        for _ in range(2):  # the figures of a long measurement stay for a while
+            found = await session_facts.of_live(live, pool, lambda _: True)
+            assert (found.upper_bytes, found.degraded) == (1, None)
 
     asyncio.run(ask())
 

@@ -26,7 +26,7 @@ MASKED = [
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
     *("/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/kpagecount"),
     *("/proc/kpageflags", "/proc/kpagecgroup", "/proc/slabinfo", "/proc/vmallocinfo"),
-    *(*glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle")),
+    *glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle"),
 ]
 READONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 LOOK = """

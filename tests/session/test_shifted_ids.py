@@ -111,7 +111,7 @@ def test_root_of_a_session_cannot_write_kernel_settings_even_unmasked(shifted: H
     assert done.returncode != 0
     assert "Permission denied" in done.stderr
     assert CORE_PATTERN.read_text() == pattern
-    for path in ("/proc/sys", "/sys", "/proc/sys/kernel/core_pattern"):
+    for path in ("/proc/sys", "/sys/devices/system", "/proc/sys/kernel/core_pattern"):
         assert inside(shifted, "main", f"stat -c %u {path}") == f"{NOBODY}\n"
 
 

@@ -238,6 +238,11 @@ CONDITIONS: dict[str, Condition] = {
         "The host enforces the limit for each user of the session separately, not for all together.",
         "Run on a host with the cgroup2 controller pids.",
     ),
+    "not-measured": Condition(
+        "its memory and files: not known, since they could not be measured within {detail} s",
+        "The session has so many files, processes or memory mappings that measuring takes longer. `detail`: seconds.",
+        "Ask again later: the measurement continues. Otherwise `waypoint stop` the session.",
+    ),
     # The CRIU of the machine lacks a patch of Waypoint: rows of `waypoint doctor`, never of a capture.
     "interrupted-calls": Condition(
         "system calls that wait, such as a sleep, can end early at a checkpoint and after a restore (EINTR)",

@@ -6,12 +6,13 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from waypoint.capture.layers.shell import NOT_WRITTEN
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, procfs
-from waypoint.model.conditions import facts_of
+from waypoint.model.conditions import degradation, facts_of
 from waypoint.model.errors import WaypointError
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, SessionLimits, User
@@ -19,18 +20,36 @@ from waypoint.model.session_facts import LimitFacts, SessionFacts
 from waypoint.model.times import iso_time
 from waypoint.records.names import Names
 from waypoint.session.birth.rights import MaySee
-from waypoint.session.live.session import LiveSession
+from waypoint.session.live.session import Figures, LiveSession
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.upper.contract import Pool
 
+PATIENCE_S = 1.0
+"""How long an answer waits for the figures of a session."""
+_REST = 20
+_WALKS = ThreadPoolExecutor(8, "measure")  # of its own, so that slow walks leave the shared threads to others
+
 
 async def of_live(live: LiveSession, pool: Pool, sees: MaySee) -> SessionFacts:
-    """Return the facts about a live session that the caller may see. This walks over the session's files; concurrent
-    callers share one walk.
+    """Return the facts about a live session that the caller may see.
+
+    This walks over the session's files and processes. Concurrent callers share one walk. A session may make the walk
+    take seconds, so an answer waits PATIENCE_S for it: then the figures are missing, with the condition `not-measured`.
+    The walk goes on. After a long walk its figures are returned until twenty times its duration has passed.
     """
-    if live.measuring is None or live.measuring.done():
-        live.measuring = asyncio.ensure_future(_measured(live, pool))
-    return _in_sight(await asyncio.shield(live.measuring), live.record.row.setting.user, sees)
+    walk = live.measuring
+    if walk is None or (walk.done() and time.monotonic() >= live.measured_until):
+        walk = live.measuring = asyncio.ensure_future(_measure(live, pool))
+        walk.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # perhaps nobody waits any more
+    await asyncio.wait([walk], timeout=PATIENCE_S)
+    facts = dataclasses.replace(
+        _in_sight(of_start(live), live.record.row.setting.user, sees),
+        uptime_s=round(time.time() - live.record.row.started, 3),
+    )
+    if walk.done():
+        return dataclasses.replace(facts, **walk.result()._asdict())
+    late = facts_of([degradation("not-measured", detail=f"{PATIENCE_S:g}")])
+    return dataclasses.replace(facts, degraded=[*(facts.degraded or []), *late])
 
 
 def _in_sight(facts: SessionFacts, owner: User, sees: MaySee) -> SessionFacts:
@@ -42,22 +61,19 @@ def _in_sight(facts: SessionFacts, owner: User, sees: MaySee) -> SessionFacts:
     )
 
 
-async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
-    row = live.record.row
-    memory, processes = await asyncio.to_thread(_measure_processes, live)
+async def _measure(live: LiveSession, pool: Pool) -> Figures:
+    begun = time.monotonic()
+    loop = asyncio.get_running_loop()
+    memory, processes = await loop.run_in_executor(_WALKS, _measure_processes, live)
     upper = None
     try:
-        upper = await asyncio.to_thread(pool.usage, row.tree)
+        upper = await loop.run_in_executor(_WALKS, pool.usage, live.record.row.tree)
     except WaypointError:
         if live.ending is None:  # the tree of an ending session may be gone, and its size is then unknown
             raise
-    return dataclasses.replace(
-        of_start(live),
-        uptime_s=round(time.time() - row.started, 3),
-        memory_bytes=memory,
-        processes=processes,
-        upper_bytes=upper,
-    )
+    ended = time.monotonic()
+    live.measured_until = ended + (_REST * (ended - begun) if ended - begun > PATIENCE_S else 0)
+    return Figures(memory, processes, upper)
 
 
 async def of_all(sessions: Registry, sees: MaySee, *, all_branches: bool) -> Iterator[list[SessionFacts]]:

@@ -67,13 +67,15 @@ _LATER = "mounted after the daemon started, cannot be copied: restart the daemon
 class BasePlan(NamedTuple):
     """`overlays`: the mount points (the same on the host and in the session) of the overlays, parents first.
     `left_out`: the mounts that the session does not see, with reasons. `ids`: the map of the session's ids,
-    once chosen (id_choice.py). `homes`: the homes of Waypoint at that time; None: unknown.
+    once chosen (id_choice.py). `homes`: the homes of Waypoint at that time; None: unknown. `whole_sys`: whether the
+    session has all of sysfs, as in captures of earlier versions.
     """
 
     overlays: list[str]
     left_out: list[Degradation]
     ids: IdMap = HOST_IDS
     homes: list[str] | None = None
+    whole_sys: bool = False
 
     def give_way(self, tree: str) -> "BasePlan":
         """Return the plan for a session that continues the upper tree at the path `tree`. The tree may have been made

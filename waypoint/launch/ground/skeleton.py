@@ -69,8 +69,8 @@ class Kit:
             files.make_folder(str(folder), 0o711)
 
     def own(self, session: str, ids: IdMap) -> str:
-        """Return the host folder with `dev` and `sys`, which are bound over `/dev` and `/sys` of the session. It is built
-        at first use; `forget` removes it. Raises OSError.
+        """Return the host folder with `dev` and `sys`, which are bound over `/dev` and `/sys` of the session. It is
+        built at first use; `forget` removes it. Raises OSError.
         """
         return str(self._built(f"own-{session}-{ids.first}", ids, _fill_own))
 

@@ -286,25 +286,18 @@ def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, s
 
 
 def ground_spec(
-    row: LiveRow,
-    plan: BasePlan,
-    places: SharedPlaces,
-    tree: Path,
-    size: tuple[int, int],
-    shm: str = "",
-    *,
-    whole_sys: bool = False,
+    row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int], shm: str = ""
 ) -> StartSpec:
     """Return the request for a restore of the session `row`, without a program and masks. `tree`: made by
     `prepare_tree`. `size`: rows and columns of its terminal. `shm`: a host folder that is copied into the session's
-    /dev/shm, or "". `whole_sys`: whether the session has all of sysfs, as in captures of earlier versions.
+    /dev/shm, or "".
     """
     setting, ids = row.setting, plan.ids
     own = places.kit.own(row.session, ids)
-    parts = () if whole_sys else masks.SHOWN_OF_SYS
+    parts = () if plan.whole_sys else masks.SHOWN_OF_SYS
     binds = [
         BindMount(source=f"{own}/dev", target="/dev", readonly=True, device_nodes=True, ours=True),
-        BindMount(source=str(places.sys) if whole_sys else f"{own}/sys", target=SYS, readonly=True, ours=True),
+        BindMount(source=str(places.sys) if plan.whole_sys else f"{own}/sys", target=SYS, readonly=True, ours=True),
         *(BindMount(source=f"{places.sys}/{part}", target=f"{SYS}/{part}", readonly=True, ours=True) for part in parts),
         *(BindMount(source=b.source, target=b.target, readonly=b.readonly, as_user=b.as_user) for b in setting.binds),
     ]

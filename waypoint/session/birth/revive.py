@@ -143,9 +143,9 @@ def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tupl
     """Return the plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order."""
     layer = held.processes
     tree = Path(resources.pool.path(row.tree))
-    plan = BasePlan(layer.overlays, [], layer.ids)
     whole_sys = not any(path.startswith(f"{SYS}/") for path in layer.outside)
-    spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory, whole_sys=whole_sys)
+    plan = BasePlan(layer.overlays, [], layer.ids, whole_sys=whole_sys)
+    spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory)
     if spec.outside != layer.outside:
         raise _missing(held.capture, "its mounts from outside would differ from those in the capture")
     return msgspec.structs.replace(spec, proc_readonly=layer.proc_readonly, masked=layer.masked)

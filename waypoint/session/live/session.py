@@ -21,7 +21,6 @@ from waypoint.model.conditions import Degradation
 from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
-from waypoint.model.session_facts import SessionFacts
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.session.live import record as records
 from waypoint.session.live.record import RuntimeRecord
@@ -52,6 +51,14 @@ class Descriptors(NamedTuple):
     pidfd: int
     master: int
     run_dir: int
+
+
+class Figures(NamedTuple):
+    """`upper_bytes`: what the session's files take on the disk; None if their tree is gone."""
+
+    memory_bytes: int
+    processes: int
+    upper_bytes: int | None
 
 
 class RestartedPrograms(NamedTuple):
@@ -92,7 +99,8 @@ class LiveSession:
         self.shell_path = shell_of(record.row.setting)
         self.ending: asyncio.Task[Capture | None] | None = None
         self.capturing: asyncio.Task[object] | None = None  # the current or last capture
-        self.measuring: asyncio.Task[SessionFacts] | None = None  # the current or last measurement
+        self.measuring: asyncio.Task[Figures] | None = None  # the current or last measurement
+        self.measured_until = 0.0  # until then on the monotonic clock, the last measurement counts
         self.successor: LiveSession | None = None  # replaces this session on its branch
         self.kept: dict[str, object] = {}  # sent to attached clients when the session ends: where its state is kept
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
