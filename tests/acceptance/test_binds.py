@@ -1,6 +1,9 @@
 """`shell --bind`: files and folders of the host that a session shares with it."""
 
+import contextlib
 import fcntl
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -108,6 +111,48 @@ def test_a_bind_target_behind_a_link_of_the_session_changes_nothing_outside(
             assert "bind" in done.stderr or "link" in done.stderr
     assert not Path("/etc/waypoint-was-here").exists()
     assert not (tmp_path / "x").exists()
+
+
+REACH = """
+import os, socket, sys
+def reached(path):
+    try:
+        if path.endswith("fifo"):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        else:
+            socket.socket(socket.AF_UNIX).connect(path)
+    except PermissionError:
+        return "refused"
+    return "reached"
+print([reached(path) for path in sys.argv[1:]])
+"""
+
+
+def test_a_read_only_bind_gives_a_session_the_sockets_and_fifos_of_its_user_only(
+    home: Home, person: Person, shared: Path
+) -> None:
+    (shared / "reach.py").write_text(REACH)
+    paths = {name: shared / name for name in ("root-socket", "root-fifo", "user-socket", "user-fifo")}
+    with contextlib.ExitStack() as held:
+        for name, path in paths.items():
+            if name.endswith("fifo"):
+                os.mkfifo(path)
+                held.callback(os.close, os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+            else:
+                server = held.enter_context(socket.socket(socket.AF_UNIX))
+                server.bind(str(path))
+                server.listen()
+            path.chmod(0o600)
+            if name.startswith("user"):
+                os.chown(path, person.uid, person.gid)
+        look = f"python3 /mnt/reach.py {' '.join(f'/mnt/{name}' for name in paths)}"
+        for user, of_root in (("root", "reached"), (person.name, "refused")):
+            with session(home, user, "--bind", f"{shared}:/mnt:ro") as branch:
+                assert inside(home, branch, look) == f"{[of_root, of_root, 'reached', 'reached']}\n"
+        for name, kind in (("root-socket", "socket"), ("root-fifo", "FIFO")):
+            assert f":ro would not protect this {kind}" in refused(home, "--bind", f"{paths[name]}:/mnt/x:ro")
+            with session(home, "root", "--bind", f"{paths[name]}:/mnt/x"):
+                pass
 
 
 def locked(folder: Path) -> list[bool]:

@@ -80,7 +80,13 @@ def real_path(path: str, tried: str, on: str) -> str:
 
 
 def check_bind(bind: Bind) -> None:
-    """Raise UsageProblem if the bind's source does not exist."""
+    """Raise UsageProblem if the bind's source does not exist, or is one that `:ro` would not protect."""
+    with contextlib.suppress(OSError):
+        mode = os.stat(bind.source).st_mode
+        if bind.readonly and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
+            kind = "socket" if stat.S_ISSOCK(mode) else "FIFO"
+            said = f":ro would not protect this {kind}: what a session sends to it is no change of a file"
+            raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "leave out :ro, or leave out the bind")
     if not os.path.exists(bind.source):
         said = "no such file or directory on this machine"
         raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "create it, or give another --bind")
