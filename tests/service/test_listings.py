@@ -27,6 +27,8 @@ from waypoint.service import history, housekeeping, sessions, usage
 from waypoint.service.inside import serving
 from waypoint.service.shapes import Pages
 from waypoint.session import session_facts
+from waypoint.upper import trees
+from waypoint.upper.copy_pool import CopyPool
 
 COUNT = 4 * PIECE
 """The length of the chain of captures. Each is the tip of a branch of its own."""
@@ -385,6 +387,18 @@ def test_a_session_that_cannot_be_measured_in_time_delays_no_listing(monkeypatch
             assert (found.upper_bytes, found.degraded) == (1, None)
 
     asyncio.run(ask())
+
+
+def test_a_session_whose_files_cannot_be_measured_is_listed_by_du_without_sizes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pool, row = CopyPool(str(tmp_path)), row_of("main")
+    pool.create(row.tree)
+    monkeypatch.setattr(trees, "MEASURE_S", 0.0)
+    home: Any = SimpleNamespace(pool=pool)
+    found = usage._of_session(home, row)
+    assert (found["names"], found["files_bytes"], found["own_files_bytes"]) == (["main"], None, None)
+    assert [(one["code"], one["detail"]) for one in found["degraded"]] == [("not-measured", "it takes longer than 0 s")]
 
 
 def test_du_refuses_too_many_names(place: Place) -> None:

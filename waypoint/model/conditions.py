@@ -239,9 +239,10 @@ CONDITIONS: dict[str, Condition] = {
         "Run on a host with the cgroup2 controller pids.",
     ),
     "not-measured": Condition(
-        "its memory and files: not known, since they could not be measured within {detail} s",
-        "The session has so many files, processes or memory mappings that measuring takes longer. `detail`: seconds.",
-        "Ask again later: the measurement continues. Otherwise `waypoint stop` the session.",
+        "not measured: {detail}",
+        "The size of a session or capture is not known: it has so many files, processes or memory mappings that "
+        "measuring takes too long, or the measurement has failed.",
+        "Ask again later, or remove the capture or the session's files.",
     ),
     # The CRIU of the machine lacks a patch of Waypoint: rows of `waypoint doctor`, never of a capture.
     "interrupted-calls": Condition(

@@ -441,15 +441,17 @@ class HolderFacts(TypedDict):
 
     `kind`: `capture`, `session`, or `unknown ` and the kind of the stranger. `names`: of the capture; the session's
     branch. `own_files_bytes`: the part of `files_bytes` that nothing else shares, which removal frees.
-    `processes_bytes`: the process images and the terminal, never shared.
+    `processes_bytes`: the process images and the terminal, never shared. The sizes are null if they could not be
+    measured; `degraded` then has the reason.
     """
 
     kind: str
     id: str
     names: list[str]
-    files_bytes: int
-    own_files_bytes: int
-    processes_bytes: int
+    files_bytes: int | None
+    own_files_bytes: int | None
+    processes_bytes: int | None
+    degraded: list[ConditionFacts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

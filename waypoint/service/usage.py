@@ -5,14 +5,15 @@ import contextlib
 import dataclasses
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from glob import escape
 from pathlib import Path
 
 import msgspec
 
 from waypoint.linux.storage import filesystem
-from waypoint.model.errors import UnknownName, UsageProblem
+from waypoint.model.conditions import Degradation, degradation, facts_of
+from waypoint.model.errors import Failed, UnknownName, UsageProblem
 from waypoint.model.facts import DuFacts, HolderFacts
 from waypoint.model.paths import log_path
 from waypoint.model.records import Capture, LiveRow
@@ -20,6 +21,9 @@ from waypoint.model.requests import MOST_NAMES, DuQuery
 from waypoint.model.session_facts import StrangerFacts
 from waypoint.service.home import Home
 from waypoint.upper.contract import refusals
+
+_Sizes = tuple[int, int, int]
+"""The bytes of files, of own files and of processes."""
 
 
 async def du(home: Home, query: DuQuery) -> DuFacts:
@@ -42,10 +46,10 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
         hot_bytes, logs_bytes = home.captures.hot_bytes()
         in_pool, pool_bytes = home.pool.unique_bytes(), home.pool.disk_bytes()
         sessions = home.sessions.resources.places.sessions
-        own = sum(one["own_files_bytes"] + one["processes_bytes"] for one in holders)
+        own = sum((one["own_files_bytes"] or 0) + (one["processes_bytes"] or 0) for one in holders)
         return DuFacts(
             holders=holders,
-            logical_bytes=sum(one["files_bytes"] + one["processes_bytes"] for one in holders),
+            logical_bytes=sum((one["files_bytes"] or 0) + (one["processes_bytes"] or 0) for one in holders),
             unique_bytes=in_pool + hot_bytes if wanted is None else own,
             stored_bytes=_stored_bytes(home),
             hot_bytes=hot_bytes,
@@ -108,32 +112,47 @@ def _holders(home: Home, wanted: list[str] | None) -> Iterator[HolderFacts]:
 
 
 def _of_capture(home: Home, capture: Capture, names: list[str]) -> HolderFacts:
-    found = home.captures.usage(capture)
-    files = found.files
-    return _holder("capture", capture.id, names, (files.total_bytes, files.own_bytes), found.hot_bytes)
+    def measure() -> _Sizes:
+        found = home.captures.usage(capture)
+        return found.files.total_bytes, found.files.own_bytes, found.hot_bytes
+
+    return _holder("capture", capture.id, names, measure)
 
 
 def _of_session(home: Home, row: LiveRow) -> HolderFacts:
-    found = home.pool.shares(row.tree)
-    return _holder("session", row.session, [row.branch], (found.total_bytes, found.own_bytes), 0)
+    def measure() -> _Sizes:
+        found = home.pool.shares(row.tree)
+        return found.total_bytes, found.own_bytes, 0
+
+    return _holder("session", row.session, [row.branch], measure)
 
 
 def _of_stranger(stranger: StrangerFacts) -> HolderFacts:
     """Return the size of a stranger. It includes what its tree shares with other trees."""
-    size = 0
-    if stranger.kind in ("files", "capture") and Path(stranger.path).exists():
-        size = filesystem.used_bytes(stranger.path)
-    files = (size, size) if stranger.kind == "files" else (0, 0)
-    return _holder(f"unknown {stranger.kind}", stranger.id, [], files, size if stranger.kind == "capture" else 0)
+
+    def measure() -> _Sizes:
+        size = 0
+        if stranger.kind in ("files", "capture") and Path(stranger.path).exists():
+            size = filesystem.used_bytes(stranger.path)
+        return (size, size, 0) if stranger.kind == "files" else (0, 0, size if stranger.kind == "capture" else 0)
+
+    return _holder(f"unknown {stranger.kind}", stranger.id, [], measure)
 
 
-def _holder(kind: str, ident: str, names: list[str], files: tuple[int, int], processes_bytes: int) -> HolderFacts:
-    total, own = files
+def _holder(kind: str, ident: str, names: list[str], measure: Callable[[], _Sizes]) -> HolderFacts:
+    """Call `measure`. If it fails, the sizes are None, with the condition `not-measured`."""
+    sizes: _Sizes | tuple[None, None, None] = (None, None, None)
+    degraded: list[Degradation] = []
+    try:
+        sizes = measure()
+    except Failed as error:
+        degraded = [degradation("not-measured", detail=error.said)]
     return {
         "kind": kind,
         "id": ident,
         "names": names,
-        "files_bytes": total,
-        "own_files_bytes": own,
-        "processes_bytes": processes_bytes,
+        "files_bytes": sizes[0],
+        "own_files_bytes": sizes[1],
+        "processes_bytes": sizes[2],
+        "degraded": facts_of(degraded),
     }

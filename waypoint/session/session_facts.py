@@ -48,7 +48,7 @@ async def of_live(live: LiveSession, pool: Pool, sees: MaySee) -> SessionFacts:
     )
     if walk.done():
         return dataclasses.replace(facts, **walk.result()._asdict())
-    late = facts_of([degradation("not-measured", detail=f"{PATIENCE_S:g}")])
+    late = facts_of([degradation("not-measured", detail=f"it takes longer than {PATIENCE_S:g} s")])
     return dataclasses.replace(facts, degraded=[*(facts.degraded or []), *late])
 
 

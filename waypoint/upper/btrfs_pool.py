@@ -15,7 +15,7 @@ from collections.abc import Callable
 from waypoint.linux.storage import btrfs, filesystem, quota
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import Outlook, Shares, refusals
-from waypoint.upper.trees import FolderOfTrees
+from waypoint.upper.trees import MEASURE_S, FolderOfTrees
 
 _SETTLE_S = 10.0
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
@@ -50,7 +50,7 @@ class BtrfsPool(FolderOfTrees):
 
     def shares(self, name: str) -> Shares:
         with self._tree("measure the upper tree", name) as path:
-            found = btrfs.disk_usage(path)
+            found = btrfs.disk_usage(path, MEASURE_S)
         return Shares(found.total, found.own)
 
     def unique_bytes(self) -> int:

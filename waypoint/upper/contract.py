@@ -291,8 +291,8 @@ def checked_name(name: str) -> str:
 
 @contextmanager
 def refusals(tried: str, on: str) -> Iterator[None]:
-    """Turn an OSError or CalledProcessError of the `with` into Failed; FileExistsError into StateConflict. `tried` and
-    `on` begin the error's message.
+    """Turn an OSError, CalledProcessError or TimeoutExpired of the `with` into Failed; FileExistsError into
+    StateConflict. `tried` and `on` begin the error's message.
     """
     try:
         yield
@@ -301,6 +301,8 @@ def refusals(tried: str, on: str) -> Iterator[None]:
     except OSError as err:
         next_step = NEXT_STEPS.get(err.errno or 0, _LOOK)
         raise Failed(tried, on, err.strerror or str(err), next_step, code=of_machine(err.errno)) from err
+    except subprocess.TimeoutExpired as err:
+        raise Failed(tried, on, f"it takes longer than {err.timeout:g} s", _LOOK) from err
     except subprocess.CalledProcessError as err:
         lines = os.fsdecode(err.stderr).strip().splitlines() or [f"exit status {err.returncode}"]
         raise Failed(tried, on, lines[-1], _LOOK) from err

@@ -19,6 +19,8 @@ from waypoint.upper.contract import (
     refusals,
 )
 
+MEASURE_S = 30.0  # how long the measurement of one tree may take, which may be the work of a hostile session
+
 
 class FolderOfTrees:
     """The methods of `contract.Pool` that do not depend on the driver. Sizes are those of a pool that lies directly on
@@ -42,7 +44,7 @@ class FolderOfTrees:
 
     def usage(self, name: str) -> int:
         with self._tree("measure the upper tree", name) as path:
-            return filesystem.used_bytes(path)
+            return filesystem.used_bytes(path, MEASURE_S)
 
     def shares(self, name: str) -> Shares:
         used = self.usage(name)

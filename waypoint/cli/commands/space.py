@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 
-from waypoint.cli.output import note, print_json, print_lines, wants_colour, warn
+from waypoint.cli.output import note, print_json, print_lines, wants_colour, warn, warn_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import DuFacts, GcFacts
@@ -89,6 +89,8 @@ def du(given: Given) -> int:
     if rows:
         headings = ("WHAT", "ID", "NAMES", "FILES", "OWN FILES", "PROCESSES")
         print_lines(table(headings, rows, right=frozenset(headings[3:]), coloured=wants_colour()))
+    for one in found.holders:
+        warn_lines([f"degraded: {one['kind']} {short(one['id'])}: {item['text']}" for item in one["degraded"]])
     if not names:
         print_lines(["", *(f"{heading:<24}{value}" for heading, value in _whole(found))])
     return 0

@@ -285,17 +285,18 @@ class DiskUsage(NamedTuple):
     shared_here: int
 
 
-def disk_usage(path: str) -> DiskUsage:
+def disk_usage(path: str, limit_s: float | None = None) -> DiskUsage:
     """Run `btrfs filesystem du` on a folder: some ms, more with many files and extents. Data in the page cache does not
     count. The program fails if a file is removed meanwhile, so it is run up to _DU_TRIES times. It cannot read paths of
-    more than 4095 bytes: then all blocks count as own ones.
+    more than 4095 bytes: then all blocks count as own ones. Raises TimeoutExpired if one run takes longer than
+    `limit_s`.
     """
     try:
-        words = _run_du(path, _DU_TRIES)
+        words = _run_du(path, _DU_TRIES, limit_s)
     except subprocess.CalledProcessError as error:
         if os.strerror(errno.ENAMETOOLONG).encode() not in error.stderr:
             raise
-        used = filesystem.used_bytes(path)
+        used = filesystem.used_bytes(path, limit_s)
         return DiskUsage(used, used, 0)
     found = re.search(rb"^ *([0-9]+) +([0-9]+) +([0-9]+|-) ", words.partition(b"\n")[2])
     if found is None:
@@ -304,13 +305,13 @@ def disk_usage(path: str) -> DiskUsage:
     return DiskUsage(total, own, shared)
 
 
-def _run_du(path: str, tries: int) -> bytes:
+def _run_du(path: str, tries: int, limit_s: float | None) -> bytes:
     try:
-        return programs.run("btrfs", "filesystem", "du", "--summarize", "--raw", "--", path)
+        return programs.run("btrfs", "filesystem", "du", "--summarize", "--raw", "--", path, limit_s=limit_s)
     except subprocess.CalledProcessError:
         if tries <= 1 or not os.path.exists(path):
             raise
-        return _run_du(path, tries - 1)
+        return _run_du(path, tries - 1, limit_s)
 
 
 def make_filesystem(path: str) -> None:

@@ -126,10 +126,12 @@ def apparent_bytes(path: StrPath, user: programs.Identity) -> int:
     return int(words.split(b"\t")[0]) if words else 0
 
 
-def used_bytes(path: StrPath) -> int:
-    """Disk space of a tree by `du`, about 1 ms per 1,000 files: hard links are counted once, shared blocks in full."""
+def used_bytes(path: StrPath, limit_s: float | None = None) -> int:
+    """Disk space of a tree by `du`, about 1 ms per 1,000 files: hard links are counted once, shared blocks in full.
+    Raises TimeoutExpired after `limit_s`.
+    """
     try:
-        words = programs.run("du", "-sx", "--block-size=1", "--", path)
+        words = programs.run("du", "-sx", "--block-size=1", "--", path, limit_s=limit_s)
     except subprocess.CalledProcessError as err:
         if not err.stdout:
             raise
