@@ -16,6 +16,7 @@ from tests.session.stale_group import LEAVE, process_with_number
 from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
 from waypoint.client import Client
 from waypoint.linux.tasks import cgroups, procfs
+from waypoint.session import session_facts
 
 pytestmark = [pytest.mark.privileged, pytest.mark.soak(part="walls")]
 
@@ -52,6 +53,29 @@ while True:
 """Opens a file that CRIU refuses, some time after the session's hook has run."""
 DELAYS_S = (0.03, 0.04, 0.05, 0.02, 0.06)
 STOPPED_S = 2.0
+MANY = 400
+FORKS = f"import os\nfor _ in range({MANY - 1}):\n    if not os.fork():\n        break\n"
+LISTED_S = session_facts.PATIENCE_S + 2.0
+DEEP = """
+import os
+os.chdir("/srv")
+for _ in range(3000):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+"""
+WATCH = """
+import ctypes, os, select, sys
+libc = ctypes.CDLL(None)
+watches = libc.inotify_init()
+for path in ("/dev/zero", "/dev/.empty", "/sys/class"):
+    assert libc.inotify_add_watch(watches, path.encode(), 0xFFF) > 0
+os.close(os.open("/srv/watching", os.O_CREAT))
+while select.select([watches], [], [], 0.1)[0] or not os.path.exists("/srv/enough"):
+    if select.select([watches], [], [], 0)[0]:
+        os.read(watches, 4096)
+        os.close(os.open("/srv/seen", os.O_CREAT))
+"""
+USE = "head -c 1 /dev/zero; ls /dev/.empty /sys/class"
 
 
 def root_of(home: Home, branch: str) -> Path:
@@ -134,3 +158,42 @@ def test_a_slow_refusal_of_criu_is_not_repeated_with_a_log_of_everything(home: H
         assert log.stat().st_size <= MIB
         assert taken.paused_ms > 1000
         assert f"capture of {branch}, first try" not in (home.path / "daemon.log").read_text()
+
+
+def test_processes_with_many_mappings_do_not_delay_the_list_of_sessions(home: Home) -> None:
+    with session(home, "root") as hostile, session(home, "root") as other:
+        put(home, hostile, "/srv/mappings.py", MAPPINGS.replace("os.close", FORKS + "os.close"))
+        inside(home, hostile, "python3 /srv/mappings.py & disown")
+        ready = root_of(home, hostile) / "srv"
+        wait_until(lambda: len([*ready.glob("ready*")]) == MANY, "all processes have their mappings")
+        begun = time.monotonic()
+        found = {one["branch"]: one for one in home.must("ps", "--json").json()}
+        assert time.monotonic() - begun < LISTED_S
+        assert found[hostile]["memory_bytes"] is None
+        assert [one["code"] for one in found[hostile]["degraded"]] == ["not-measured"]
+        assert found[other]["memory_bytes"] > 0
+        begun = time.monotonic()
+        for pid in members_of(home, hostile):
+            procfs.share_bytes(pid)
+        assert time.monotonic() - begun > session_facts.PATIENCE_S, "the control: measuring takes long"
+
+
+def test_very_deep_folders_do_not_break_the_measurement_of_disk_usage(home: Home) -> None:
+    with session(home, "root") as branch:
+        put(home, branch, "/srv/deep.py", DEEP)
+        inside(home, branch, "python3 /srv/deep.py")
+        (found,) = (one for one in home.must("du", "--json").json()["holders"] if one["names"] == [branch])
+        assert (found["files_bytes"] is not None, found["degraded"]) == (True, [])
+
+
+def test_a_session_does_not_see_when_another_uses_its_devices(home: Home) -> None:
+    with session(home, "root") as watching, session(home, "root") as other:
+        put(home, watching, "/srv/watch.py", WATCH)
+        inside(home, watching, "python3 /srv/watch.py & disown; until [ -e /srv/watching ]; do sleep 0.01; done")
+        seen = root_of(home, watching) / "srv/seen"
+        for _ in range(20):
+            inside(home, other, USE)
+        assert not seen.exists()
+        inside(home, watching, USE)
+        wait_until(seen.exists, "the session sees its own uses")
+        inside(home, watching, "touch /srv/enough")
