@@ -129,7 +129,8 @@ SHELL = Verb(
 
     Bind: `--bind HOST:PATH` shows the path HOST of this machine at PATH in the session. Changes there are changes of
     this machine, and restore and undo do not reverse them. If root starts the session, root in the session writes there
-    as root, and set-uid programs work there.
+    as root, and set-uid programs work there. With `:ro` the session cannot change files there, but it can use sockets
+    and FIFOs, and lock files, with the rights of its user.
 
     Namespaces: the sandboxes of many programs (bubblewrap, Chromium) create namespaces and mounts, which a session
     forbids. With `--allow userns` processes may create them, as ordinary users of this machine may. Only cgroup
