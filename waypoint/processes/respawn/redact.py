@@ -1,4 +1,4 @@
-"""Hiding secrets in displayed arguments and environment variables (docs/security.md, "Secrets on command lines")."""
+"""Hiding secrets in displayed arguments and environment variables (docs/terminal.md, "Secrets on command lines")."""
 
 import os
 import re
