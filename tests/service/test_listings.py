@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from waypoint.branch import removal
 from waypoint.branch.graph import walk_back
 from waypoint.cli.commands.log import draw
-from waypoint.model.errors import StoreDamaged, UnknownName, UsageProblem
+from waypoint.model.errors import Failed, StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.ids import new_id
 from waypoint.model.records import HOST_IDS, Capture, Ref, SessionLimits
@@ -27,7 +27,6 @@ from waypoint.service import history, housekeeping, sessions, usage
 from waypoint.service.inside import serving
 from waypoint.service.shapes import Pages
 from waypoint.session import session_facts
-from waypoint.upper import trees
 from waypoint.upper.copy_pool import CopyPool
 
 COUNT = 4 * PIECE
@@ -330,7 +329,7 @@ def live_and_pool(may_end: threading.Event, monkeypatch: pytest.MonkeyPatch) -> 
     """A fake session, and a pool that measures its tree when `may_end` is set; each time the tree has one byte more."""
     measured: list[str] = []
 
-    def usage_of(tree: str) -> int:
+    def usage_of(tree: str, _limit_s: float) -> int:
         measured.append(tree)
         may_end.wait(PATIENCE_S)
         return len(measured)
@@ -389,12 +388,25 @@ def test_a_session_that_cannot_be_measured_in_time_delays_no_listing(monkeypatch
     asyncio.run(ask())
 
 
+def test_a_session_whose_files_cannot_be_measured_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    live, pool = live_and_pool(threading.Event(), monkeypatch)
+
+    def fail(_tree: str, _limit_s: float) -> int:
+        raise Failed("measure the upper tree", "main", "Input/output error", "look at it")
+
+    pool.usage = fail
+    found = asyncio.run(session_facts.of_live(live, pool, lambda _: True))
+    assert (found.memory_bytes, found.upper_bytes) == (1, None)
+    assert found.degraded is not None
+    assert [(one["code"], one["detail"]) for one in found.degraded] == [("not-measured", "Input/output error")]
+
+
 def test_a_session_whose_files_cannot_be_measured_is_listed_by_du_without_sizes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pool, row = CopyPool(str(tmp_path)), row_of("main")
     pool.create(row.tree)
-    monkeypatch.setattr(trees, "MEASURE_S", 0.0)
+    monkeypatch.setattr(usage, "MEASURE_S", 0.0)
     home: Any = SimpleNamespace(pool=pool)
     found = usage._of_session(home, row)
     assert (found["names"], found["files_bytes"], found["own_files_bytes"]) == (["main"], None, None)

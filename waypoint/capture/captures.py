@@ -275,12 +275,14 @@ class Captures:
         """Whether `copies_bytes` is more than `budget`. Examines the files of live sessions only if it may be."""
         return self._outside_bytes() > budget and self.copies_bytes() > budget
 
-    def copies_bytes(self) -> int:
-        """The bytes on disk of all captures outside of the store. What they share with a live session counts."""
+    def copies_bytes(self, limit_s: float | None = None) -> int:
+        """The bytes on disk of all captures outside of the store. What they share with a live session counts. So do all
+        files of a live session whose measurement takes longer than `limit_s`.
+        """
         own = 0
         for row in self._names.live():
-            with contextlib.suppress(UnknownName):  # it has ended meanwhile
-                own += self._area.pool.shares(row.tree).own_bytes
+            with contextlib.suppress(UnknownName, *([Failed] if limit_s is not None else [])):  # or it has ended
+                own += self._area.pool.shares(row.tree, limit_s).own_bytes
         return max(0, self._outside_bytes() - own)
 
     def _outside_bytes(self) -> int:
@@ -349,13 +351,13 @@ class Captures:
             found[kind]["digest"] = digest
         return found
 
-    def usage(self, capture: Capture) -> "Usage":
+    def usage(self, capture: Capture, limit_s: float | None = None) -> "Usage":
         """Return the bytes that the capture occupies on disk outside of the store. Walks over all its files. Raises
-        UnknownName if the capture has been removed.
+        UnknownName if the capture has been removed, Failed if the walk takes longer than `limit_s`.
         """
         if not self.images.is_hot(capture) and self._names.standing(capture.id).image is not None:
             return Usage(Shares(0, 0), 0)
-        files = self._area.pool.shares(capture.tree)
+        files = self._area.pool.shares(capture.tree, limit_s)
         return Usage(files, self._area.hot.used_bytes(capture.id))
 
     def criu_log(self, name: str) -> tuple[int, str] | None:

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.launch.spec import BindMount, MemoryMount, Overlay, StartSpec
-from waypoint.launch.walls.masks import SHOWN_OF_SYS
 from waypoint.linux.storage import access, beneath, idmapped, mounts
 from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.storage.mounts import MS_NODEV, MS_NOSUID, MS_RDONLY, MountRecord
@@ -28,6 +27,7 @@ from waypoint.model.errors import StateConflict
 # Paths in the session.
 PROC = "/proc"
 SYS = "/sys"
+SHOWN_OF_SYS = ("devices/system", "kernel/mm")  # folders of sysfs, each bound into the session's /sys
 TERMINALS = "/dev/pts"
 NULL, NOTHING = "/dev/null", "/dev/.empty"
 """Mounted over files and folders that the session must not see. Both are read-only, as all of /dev."""

@@ -22,6 +22,7 @@ from waypoint.model.session_facts import StrangerFacts
 from waypoint.service.home import Home
 from waypoint.upper.contract import refusals
 
+MEASURE_S = 30.0  # how long `du` waits for the size of one tree, which may be the work of a hostile session
 _Sizes = tuple[int, int, int]
 """The bytes of files, of own files and of processes."""
 
@@ -60,7 +61,7 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             rings_bytes=_files(f"{escape(str(sessions))}/*/ring"),
             home_bytes=home_bytes(home),
             free_bytes=filesystem.free_bytes(home.path),
-            copies_bytes=home.captures.copies_bytes(),
+            copies_bytes=home.captures.copies_bytes(MEASURE_S),
             hot_budget_bytes=home.hot_budget_bytes,
         )
 
@@ -113,7 +114,7 @@ def _holders(home: Home, wanted: list[str] | None) -> Iterator[HolderFacts]:
 
 def _of_capture(home: Home, capture: Capture, names: list[str]) -> HolderFacts:
     def measure() -> _Sizes:
-        found = home.captures.usage(capture)
+        found = home.captures.usage(capture, MEASURE_S)
         return found.files.total_bytes, found.files.own_bytes, found.hot_bytes
 
     return _holder("capture", capture.id, names, measure)
@@ -121,7 +122,7 @@ def _of_capture(home: Home, capture: Capture, names: list[str]) -> HolderFacts:
 
 def _of_session(home: Home, row: LiveRow) -> HolderFacts:
     def measure() -> _Sizes:
-        found = home.pool.shares(row.tree)
+        found = home.pool.shares(row.tree, MEASURE_S)
         return found.total_bytes, found.own_bytes, 0
 
     return _holder("session", row.session, [row.branch], measure)

@@ -26,6 +26,7 @@ from waypoint.upper.contract import Pool
 
 PATIENCE_S = 1.0
 """How long an answer waits for the figures of a session."""
+_WALK_S = 30.0  # how long the walk over the files may take
 _REST = 20
 _WALKS = ThreadPoolExecutor(8, "measure")  # of its own, so that slow walks leave the shared threads to others
 
@@ -46,10 +47,15 @@ async def of_live(live: LiveSession, pool: Pool, sees: MaySee) -> SessionFacts:
         _in_sight(of_start(live), live.record.row.setting.user, sees),
         uptime_s=round(time.time() - live.record.row.started, 3),
     )
+    why = f"it takes longer than {PATIENCE_S:g} s"
     if walk.done():
-        return dataclasses.replace(facts, **walk.result()._asdict())
-    late = facts_of([degradation("not-measured", detail=f"it takes longer than {PATIENCE_S:g} s")])
-    return dataclasses.replace(facts, degraded=[*(facts.degraded or []), *late])
+        found = walk.result()
+        why = found.why
+        facts = dataclasses.replace(
+            facts, memory_bytes=found.memory_bytes, processes=found.processes, upper_bytes=found.upper_bytes
+        )
+    lacking = facts_of([degradation("not-measured", detail=why)] if why else [])
+    return dataclasses.replace(facts, degraded=[*(facts.degraded or []), *lacking] or None)
 
 
 def _in_sight(facts: SessionFacts, owner: User, sees: MaySee) -> SessionFacts:
@@ -65,15 +71,14 @@ async def _measure(live: LiveSession, pool: Pool) -> Figures:
     begun = time.monotonic()
     loop = asyncio.get_running_loop()
     memory, processes = await loop.run_in_executor(_WALKS, _measure_processes, live)
-    upper = None
+    upper, why = None, ""
     try:
-        upper = await loop.run_in_executor(_WALKS, pool.usage, live.record.row.tree)
-    except WaypointError:
-        if live.ending is None:  # the tree of an ending session may be gone, and its size is then unknown
-            raise
+        upper = await loop.run_in_executor(_WALKS, pool.usage, live.record.row.tree, _WALK_S)
+    except WaypointError as error:
+        why = error.said if live.ending is None else ""  # the tree of an ending session may be gone
     ended = time.monotonic()
     live.measured_until = ended + (_REST * (ended - begun) if ended - begun > PATIENCE_S else 0)
-    return Figures(memory, processes, upper)
+    return Figures(memory, processes, upper, why)
 
 
 async def of_all(sessions: Registry, sees: MaySee, *, all_branches: bool) -> Iterator[list[SessionFacts]]:

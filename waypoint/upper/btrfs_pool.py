@@ -15,7 +15,7 @@ from collections.abc import Callable
 from waypoint.linux.storage import btrfs, filesystem, quota
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import Outlook, Shares, refusals
-from waypoint.upper.trees import MEASURE_S, FolderOfTrees
+from waypoint.upper.trees import FolderOfTrees
 
 _SETTLE_S = 10.0
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
@@ -48,9 +48,9 @@ class BtrfsPool(FolderOfTrees):
                 if name.startswith(".") and btrfs.is_subvolume(f"{folder}/{name}"):
                     btrfs.destroy_subvolume(f"{folder}/{name}")
 
-    def shares(self, name: str) -> Shares:
+    def shares(self, name: str, limit_s: float | None = None) -> Shares:
         with self._tree("measure the upper tree", name) as path:
-            found = btrfs.disk_usage(path, MEASURE_S)
+            found = btrfs.disk_usage(path, limit_s)
         return Shares(found.total, found.own)
 
     def unique_bytes(self) -> int:

@@ -254,15 +254,15 @@ class Pool(Protocol):
         """The names of all trees, sorted, without those that are half made or half removed."""
         ...
 
-    def usage(self, name: str) -> int:
+    def usage(self, name: str, limit_s: float | None = None) -> int:
         """Bytes of the tree's files on disk, including blocks shared with other trees. The tree may be in use. Runs
-        `du`: some ms, and about 1 ms per 1,000 files.
+        `du`: some ms, and about 1 ms per 1,000 files. Raises Failed after `limit_s`.
         """
         ...
 
-    def shares(self, name: str) -> Shares:
+    def shares(self, name: str, limit_s: float | None = None) -> Shares:
         """Bytes of the tree's files on disk, and how many of them other trees do not share. Data in the page cache does
-        not count. copy: nothing counts as shared.
+        not count. copy: nothing counts as shared. Raises Failed after `limit_s`.
         """
         ...
 

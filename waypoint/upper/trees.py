@@ -19,8 +19,6 @@ from waypoint.upper.contract import (
     refusals,
 )
 
-MEASURE_S = 30.0  # how long the measurement of one tree may take, which may be the work of a hostile session
-
 
 class FolderOfTrees:
     """The methods of `contract.Pool` that do not depend on the driver. Sizes are those of a pool that lies directly on
@@ -42,12 +40,12 @@ class FolderOfTrees:
             found = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
             return tuple(sorted(entry.name for entry in found if not entry.name.startswith(".")))
 
-    def usage(self, name: str) -> int:
+    def usage(self, name: str, limit_s: float | None = None) -> int:
         with self._tree("measure the upper tree", name) as path:
-            return filesystem.used_bytes(path, MEASURE_S)
+            return filesystem.used_bytes(path, limit_s)
 
-    def shares(self, name: str) -> Shares:
-        used = self.usage(name)
+    def shares(self, name: str, limit_s: float | None = None) -> Shares:
+        used = self.usage(name, limit_s)
         return Shares(used, used)
 
     def disk_bytes(self) -> int:

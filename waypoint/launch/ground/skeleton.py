@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from waypoint.launch.externals import SHOWN_OF_SYS
 from waypoint.launch.ground.leader import place_setsid
 from waypoint.launch.walls import masks
 from waypoint.linux.storage import beneath, files, mounts
@@ -161,7 +162,7 @@ def _fill_own(place: Path) -> None:
     for name in ("dev", "sys"):
         (place / name).mkdir(mode=0o755)
     _fill_dev(place / "dev")
-    for path in (*masks.EMPTY_IN_SYS, *masks.SHOWN_OF_SYS):
+    for path in (*masks.EMPTY_IN_SYS, *SHOWN_OF_SYS):
         (place / "sys" / path).mkdir(mode=0o755, parents=True, exist_ok=True)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from waypoint.capture.layers.shell import LAST
 from waypoint.egress.plan import RESOLVER
-from waypoint.launch.externals import SYS
+from waypoint.launch.externals import SHOWN_OF_SYS, SYS
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.base import BasePlan, plan_base
 from waypoint.launch.ground.limits import SHARED_FILES, shared_memory_bytes
@@ -65,6 +65,10 @@ def parse_bind(text: str) -> Bind:
         raise UsageProblem("bind", repr(text), f"{target} belongs to the session itself", "choose another place")
     bind = Bind(source=source, target=target, readonly=readonly)
     check_bind(bind)
+    kind = "socket" if Path(source).is_socket() else "FIFO" if Path(source).is_fifo() else ""
+    if readonly and kind:
+        said = f":ro would not protect this {kind}: what a session sends to it is no change of a file"
+        raise UsageProblem("bind", f"{source} at {target}", said, "leave out :ro, or leave out the bind")
     return bind
 
 
@@ -80,13 +84,7 @@ def real_path(path: str, tried: str, on: str) -> str:
 
 
 def check_bind(bind: Bind) -> None:
-    """Raise UsageProblem if the bind's source does not exist, or is one that `:ro` would not protect."""
-    with contextlib.suppress(OSError):
-        mode = os.stat(bind.source).st_mode
-        if bind.readonly and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
-            kind = "socket" if stat.S_ISSOCK(mode) else "FIFO"
-            said = f":ro would not protect this {kind}: what a session sends to it is no change of a file"
-            raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "leave out :ro, or leave out the bind")
+    """Raise UsageProblem if the bind's source does not exist."""
     if not os.path.exists(bind.source):
         said = "no such file or directory on this machine"
         raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "create it, or give another --bind")
@@ -300,7 +298,7 @@ def ground_spec(
     """
     setting, ids = row.setting, plan.ids
     own = places.kit.own(row.session, ids)
-    parts = () if plan.whole_sys else masks.SHOWN_OF_SYS
+    parts = () if plan.whole_sys else SHOWN_OF_SYS
     binds = [
         BindMount(source=f"{own}/dev", target="/dev", readonly=True, device_nodes=True, ours=True),
         BindMount(source=str(places.sys) if plan.whole_sys else f"{own}/sys", target=SYS, readonly=True, ours=True),

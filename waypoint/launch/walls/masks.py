@@ -4,7 +4,8 @@ The list is Docker's (moby, oci/defaults.go) with additions. There are two reaso
 the kernel allows uid 0 to access these files, even in a user namespace. And with any ids, some of these files show the
 activity of others on the machine, for example when keys are pressed (`interrupts`).
 
-Of /sys a session has only what programs need to fit themselves to the processors and the memory. The rest shows disks,
+Of /sys a session has only what programs need to fit themselves to the processors and the memory (externals.py). The
+rest shows disks,
 pools, network interfaces and counters of the machine. Its top folders are empty, since programs list them (lsblk).
 """
 
@@ -34,8 +35,6 @@ _MASKED = (
 )
 _MASKED_OF_EACH = "sys/devices/system/cpu/cpu*/thermal_throttle"  # one folder for each processor
 
-SHOWN_OF_SYS = ("devices/system", "kernel/mm")
-"""Folders of sysfs, each bound into the session's /sys."""
 EMPTY_IN_SYS = (
     "block",
     "bus",

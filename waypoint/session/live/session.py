@@ -54,11 +54,14 @@ class Descriptors(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """`upper_bytes`: what the session's files take on the disk; None if their tree is gone."""
+    """`upper_bytes`: what the session's files take on the disk; None if they cannot be measured, with the reason `why`;
+    it is "" if the session ends.
+    """
 
     memory_bytes: int
     processes: int
     upper_bytes: int | None
+    why: str
 
 
 class RestartedPrograms(NamedTuple):
