@@ -165,10 +165,11 @@ _PS = Verb(
     (Option(("-a", "--all"), "flag", "Also list branches without a running session."), JSON, HOME),
     """List running sessions.
 
-    FILES is the size of the files that the session has changed. CHANGES is what the last capture of the branch has
-    changed since the one before; it is counted in the background. A branch without a running session has one of these
-    STATEs: `parked`: its processes are saved, and 'waypoint shell BRANCH' continues them. `ended`: its files are saved.
-    `lost`: the machine went down while the session was running; the changed files are still there.""",
+    FILES is the size of the files that the session has changed; "-" if measuring them, or the memory, takes longer than
+    a second. CHANGES is what the last capture of the branch has changed since the one before; it is counted in the
+    background. A branch without a running session has one of these STATEs: `parked`: its processes are saved, and
+    'waypoint shell BRANCH' continues them. `ended`: its files are saved. `lost`: the machine went down while the
+    session was running; the changed files are still there.""",
     "Example: waypoint ps --all",
 )
 
@@ -619,7 +620,8 @@ _DU = Verb(
 
     Shows all captures and sessions and the totals of the home; with NAMEs, only those captures and sessions. FILES is
     the size of the changed files. OWN FILES is the part of them that no other capture or session contains: the space
-    that is freed when this capture or session is removed. PROCESSES is the size of saved processes and terminals.""",
+    that is freed when this capture or session is removed. PROCESSES is the size of saved processes and terminals.
+    "-" stands for files that cannot be measured within 30 seconds.""",
     "Example: waypoint du; waypoint du before-upgrade --json",
     arguments=(Argument("names", "NAME", required=False, many=True),),
 )
