@@ -120,9 +120,12 @@ class Kit:
             aside.mkdir(mode=0o755)
             fill(aside)
             if ids.is_shifted:
-                for path in (aside, *aside.rglob("*")):
-                    found = path.lstat()
-                    os.chown(path, *(_outside(ids, own) for own in (found.st_uid, found.st_gid)), follow_symlinks=False)
+                below = (
+                    f"{folder}/{name}" for folder, folders, others in os.walk(aside) for name in (*folders, *others)
+                )
+                for path in (str(aside), *below):
+                    found = os.lstat(path)
+                    os.lchown(path, _outside(ids, found.st_uid), _outside(ids, found.st_gid))
             aside.rename(place)
         return place
 
@@ -160,22 +163,21 @@ def _outside(ids: IdMap, number: int) -> int:
 
 def _fill_own(place: Path) -> None:
     for name in ("dev", "sys"):
-        (place / name).mkdir(mode=0o755)
-    _fill_dev(place / "dev")
+        os.mkdir(place / name, 0o755)
+    _fill_dev(f"{place}/dev")
     for path in (*masks.EMPTY_IN_SYS, *SHOWN_OF_SYS):
-        (place / "sys" / path).mkdir(mode=0o755, parents=True, exist_ok=True)
+        os.makedirs(f"{place}/sys/{path}", 0o755, exist_ok=True)
 
 
-def _fill_dev(place: Path) -> None:
+def _fill_dev(place: str) -> None:
     for name, major, minor in _NODES:
-        os.mknod(place / name, 0o020600, os.makedev(major, minor))
-        (place / name).chmod(0o666)
+        os.mknod(f"{place}/{name}", 0o020600, os.makedev(major, minor))
+        os.chmod(f"{place}/{name}", 0o666)
     for name, target in _LINKS:
-        (place / name).symlink_to(target)
-    for name in ("pts", ".empty"):
-        (place / name).mkdir(mode=0o755)
-    (place / "shm").mkdir()
-    (place / "shm").chmod(0o1777)
+        os.symlink(target, f"{place}/{name}")
+    for name in ("pts", ".empty", "shm"):
+        os.mkdir(f"{place}/{name}", 0o755)
+    os.chmod(f"{place}/shm", 0o1777)
 
 
 def _hide(place: Path, inside: str, home: Path) -> None:
