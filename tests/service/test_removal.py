@@ -258,7 +258,7 @@ def test_above_the_budget_stored_captures_are_evicted_the_least_recently_used_fi
     home = home_with(names, captures, [ROOM] * 9)
     sessions = {"main": 0}
     home.pool.unique_bytes = lambda: 60 - 10 * len(evicted) + sessions["main"]
-    home.pool.shares = lambda _tree: Shares(0, sessions["main"])
+    home.pool.shares = lambda _tree, _limit_s: Shares(0, sessions["main"])
     monkeypatch.setattr(captures.images, "make_hot", lambda _: None)
     (captures._area.hot.folder / kept[0].id).mkdir()
     with captures.hold(kept[0]):
