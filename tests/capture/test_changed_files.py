@@ -112,3 +112,22 @@ def test_only_an_earlier_state_of_the_same_session_is_compared_with(pool: Pool) 
     pool.seal("other")  # a session that has ended: its own tree is the capture
     assert can("other", "other-capture")
     assert not can("other", "missing")
+
+
+def test_a_tree_that_was_changed_after_a_snapshot_is_no_earlier_state_of_it(pool: Pool) -> None:
+    tree = Path(pool.create("base"))
+    (tree / "file").touch()
+    pool.snapshot("base", "capture", sealed=True)
+    for name in ("ended", "beside"):
+        pool.snapshot("capture", name)
+        (Path(pool.path(name)) / "file").write_text(name)
+    pool.snapshot("ended", "before", sealed=True)
+    (Path(pool.path("ended")) / "file").write_text("changed")
+    pool.seal("ended")
+    pool.snapshot("capture", "later", sealed=True)
+    for later in ("capture", "beside", "later", "before"):
+        found = btrfs_changes.changes(pool.path(later), pool.path("ended"))
+        assert found is None or b"file" in found.paths, later
+    found = btrfs_changes.changes(pool.path("ended"), pool.path("capture"))
+    assert found is not None
+    assert b"file" in found.paths

@@ -29,8 +29,8 @@ _REF = struct.Struct("<8xH")  # btrfs_inode_ref: (index), length of the name
 _EXTREF = struct.Struct("<Q8xH")  # btrfs_inode_extref: folder, (index), length of the name
 _LOOKUP = struct.Struct("<QQ4080s")  # btrfs_ioctl_ino_lookup_args: tree, inode, path
 _INFO = struct.Struct(
-    "<296x16s16s16x8xQ144x"
-)  # btrfs_ioctl_get_subvol_info_args: ..., uuid, parent_uuid, ..., otransid
+    "<296x16s16s16xQQ144x"
+)  # btrfs_ioctl_get_subvol_info_args: ..., uuid, parent_uuid, ..., ctransid, otransid
 _ROOT_INODE = 256
 _FOLDER_MODE, _TYPE_MODE = 0o040000, 0o170000
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
@@ -47,12 +47,13 @@ class Changes(NamedTuple):
 
 
 class Subvolume(NamedTuple):
-    """`uuid`, `parent_uuid`: its id, and that of the subvolume of which it is a snapshot. `made`: the number of the
-    transaction that made it.
+    """`uuid`, `parent_uuid`: its id, and that of the subvolume of which it is a snapshot. `changed`, `made`: the
+    numbers of the transactions that changed it last, and that made it.
     """
 
     uuid: bytes
     parent_uuid: bytes
+    changed: int
     made: int
 
 
@@ -88,17 +89,20 @@ def _all_beside(path: str) -> dict[bytes, Subvolume]:
 
 
 def _is_earlier_state(earlier: Subvolume, later: Subvolume, known: dict[bytes, Subvolume]) -> bool:
-    """Whether `later` was made, by snapshots, from `earlier`, or from what `earlier` is an older snapshot of."""
+    """Whether `later` was made, by snapshots, from `earlier`, or from what `earlier` is an older snapshot of. No later
+    state has what was changed in `earlier` after the snapshot.
+    """
     one: Subvolume | None = later
     seen = set[bytes]()
+    is_as_made = earlier.changed <= earlier.made
     if earlier.parent_uuid == later.uuid:
-        return True
+        return is_as_made
     while one is not None and one.uuid not in seen:
         seen.add(one.uuid)
         if one.parent_uuid in (_NO_UUID, earlier.uuid):
-            return one.parent_uuid == earlier.uuid
+            return one.parent_uuid == earlier.uuid and earlier.changed <= one.made
         if one.parent_uuid == earlier.parent_uuid and one.made >= earlier.made:
-            return True
+            return is_as_made
         one = known.get(one.parent_uuid)
     return False
 
