@@ -3,22 +3,17 @@
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests.waiting import PATIENCE_S
 from waypoint.cli import output
-from waypoint.cli.commands import space
 from waypoint.cli.output import print_json, print_json_line
 from waypoint.daemon import lifetime
 from waypoint.model.facts import ForkFacts
 from waypoint.model.rendering import table
 from waypoint.model.session_facts import SessionFacts
-from waypoint.model.verbs import Given
 
 SESSION = SessionFacts(branch="b\u00e4\x9b", state="live", created="2026-01-01T00:00:00.000Z", shared=["/mnt"])
 VALUE = [ForkFacts(branch="b", pid=1, ms=0.5, session=SESSION), {"exit": None, "pair": (1, "x")}]
@@ -85,14 +80,3 @@ def test_control_characters_are_not_printed(
 def test_control_characters_are_not_in_the_log_of_the_daemon(tmp_path: Path) -> None:
     record = logging.LogRecord("waypoint", logging.ERROR, "", 0, "CRIU said: %s\n\tat", (HOSTILE,), None)
     assert lifetime._BoundedLog(str(tmp_path)).format(record) == "CRIU said: name ?[2J??? of ä\n\tat"
-
-
-def test_a_long_du_is_announced_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    announced = threading.Event()
-    slow = SimpleNamespace(du=lambda *_names: SimpleNamespace(holders=[], is_announced=announced.wait(PATIENCE_S)))
-    monkeypatch.setattr(space, "Client", lambda _home: SimpleNamespace(history=slow))
-    monkeypatch.setattr(space, "NOTE_S", 0.0)
-    monkeypatch.setattr(space, "note", lambda _text: announced.set())
-    monkeypatch.setattr(os, "isatty", lambda _fd: True)
-    assert space.du(Given({"home": None, "names": ["one"], "json": False})) == 0
-    assert announced.is_set()

@@ -1,48 +1,39 @@
-"""The bar under `checkpoint --wait`: on a terminal only, and gone at the end."""
-
-import os
-import threading
+"""The line that shows a wait for the daemon: on a terminal only, and gone at the end."""
 
 import pytest
 
-from waypoint.cli import progress
+from tests.cli.conftest import Spawn, exit_status
+from tests.homes import Home
+from tests.waiting import PATIENCE_S
+from waypoint.cli.progress import TEXTS, stage_line
+from waypoint.model.stages import Stage
 
 
-def answer(kind: str = "ingest", state: str = "running", **done: int) -> dict[str, object]:
-    other = {"kind": "gc", "state": "running", "progress": {}}
-    return {"jobs": [other, {"kind": kind, "state": state, "progress": done}]}
+def test_a_stage_has_a_bar_if_its_whole_amount_is_known() -> None:
+    half = stage_line({"code": "store", "done": 3 << 20, "total": 6 << 20, "unit": "bytes"})
+    assert half == f"storing  [{12 * '#'}{12 * '.'}]  3.0 MiB of 6.0 MiB"
+    assert stage_line({"code": "remove", "done": 9, "total": 6}) == f"removing captures  [{24 * '#'}]  9 of 6 items"
+    assert stage_line({"code": "export", "done": 2048, "total": None, "unit": "bytes"}) == "exporting  2.0 KiB"
+    assert stage_line({"code": "wait-turn", "subject": "fix"}) == "waiting for another request on fix"
+    assert stage_line({"code": "of-a-later-daemon", "subject": "x"}) == "of-a-later-daemon x"
+    assert set(TEXTS) == set(Stage)
 
 
-def test_the_bar_has_the_share_that_is_done() -> None:
-    half = progress.bar(answer(bytes=3 << 20, bytes_total=6 << 20), "ingest")
-    assert half == f"[{12 * '#'}{12 * '.'}]  3.0 MiB of 6.0 MiB"
-    assert progress.bar(answer(bytes=9, bytes_total=6), "ingest").startswith(f"[{24 * '#'}]")
-    assert progress.bar(answer(bytes=2048), "ingest") == "2.0 KiB"
-    assert progress.bar(answer(state="done", bytes=1, bytes_total=2), "ingest") == ""
-    assert progress.bar(None, "ingest") == ""
-
-
-def test_a_bar_is_drawn_on_a_terminal_only_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    master, slave = os.openpty()
-    saved, null, asked = os.dup(2), os.open(os.devnull, os.O_WRONLY), threading.Event()
-
-    def ask(*_: object) -> dict[str, object]:
-        asked.set()
-        return answer(bytes=1, bytes_total=2)
-
-    monkeypatch.setattr(progress, "ask_running", ask)
-    try:
-        os.dup2(slave, 2)
-        with progress.shown("/h", "ingest", "storing"):
-            drawn = os.read(master, 1000)
-        assert b"storing  [############............]  1 B of 2 B" in drawn
-        left = os.read(master, 1000)
-        assert left.endswith(b"\r\x1b[K"), left
-        asked.clear()
-        os.dup2(null, 2)
-        with progress.shown("/h", "ingest", "storing"):
-            assert not asked.wait(3 * progress._EVERY_S)
-    finally:
-        os.dup2(saved, 2)
-        for fd in (saved, null, master, slave):
-            os.close(fd)
+@pytest.mark.privileged
+def test_a_slow_request_is_shown_on_a_terminal_only(home: Home, branch: str, on_terminal: Spawn) -> None:
+    put = "mkdir -p $1; mkfifo /srv/gate; printf '#!/bin/sh\\nread x </srv/gate' >$1/slow; chmod 755 $1/slow"
+    home.must("run", "-b", branch, "--", "sh", "-c", put, "sh", "/etc/waypoint/hooks/pre-checkpoint.d")
+    checkpoint, release = ("checkpoint", "-b", branch, "--tier", "files"), ("run", "-b", branch, "--", "sh", "-c")
+    with home.background(*checkpoint, "piped") as piped:
+        in_json = on_terminal(*checkpoint, "in-json", "--json")
+        shown = on_terminal(*checkpoint, "shown")
+        shown.expect_exact(f"waiting for another request on {branch}")
+        for _ in (piped, in_json):
+            home.must(*release, "echo >/srv/gate")
+        shown.expect_exact("running the hook pre-checkpoint.d/slow")
+        home.must(*release, "echo >/srv/gate")
+        shown.expect_exact("\r\x1b[Kshown  ")
+        assert [exit_status(one) for one in (in_json, shown)] == [0, 0]
+        output, errors = piped.communicate(timeout=PATIENCE_S)
+    assert b"\x1b" not in shown.before + in_json.before
+    assert (piped.returncode, output[:7], errors) == (0, b"piped  ", b"")

@@ -15,6 +15,7 @@ SLEEPS: dict[str, str] = {
     "waypoint/service/session_hooks.py": "kills a hook that takes too long",
     "tests/workloads/mock_models.py": "imitates a model that answers slowly",
     "waypoint/linux/tty/unblocking.py": "measures how long a call takes",
+    "waypoint/daemon/http/telling.py": "amounts of work change too often to be events",
     "waypoint/daemon/lifetime.py": "no event for a connected client that is about to send a request",
     "waypoint/linux/tasks/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",
     "waypoint/linux/net/rtnetlink.py": "before Linux 6.8 no event for an interface that carries packets",
@@ -48,7 +49,7 @@ READS_ENVIRONMENT: dict[str, str] = {
 TOUCHES_KERNEL: dict[str, str] = {}
 """Files outside waypoint/linux that may use ctypes, ioctl or /proc."""
 
-HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/resources.py": "the end of the hold runs in a thread"}
+HOLDS_IN_LOOP: dict[str, str] = {}
 """Files in which a coroutine may hold a capture by `Captures.hold`."""
 
 SIGNALS_BY_NUMBER: dict[str, str] = {

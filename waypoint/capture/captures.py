@@ -32,6 +32,7 @@ from waypoint.capture.storing.images import Images, Writing
 from waypoint.capture.storing.orders import Ingested
 from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import (
     CannotCapture,
@@ -45,6 +46,7 @@ from waypoint.model.errors import (
 from waypoint.model.ids import new_id
 from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer, User
 from waypoint.model.session_facts import SurveyedProcess
+from waypoint.model.stages import Stage
 from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
@@ -133,6 +135,7 @@ class Captures:
                 ) from error
             raise
 
+    @stage(Stage.ATTACH, "the layer")
     def attach(self, origin: Capture, one: Attachment) -> Capture:
         """Make a copy of `origin` with one more attached layer, or with another one of this kind. It shares its files
         with `origin`, where the disk can. The caller must record it or call `drop`.
@@ -414,6 +417,7 @@ class HeldCapture:
         for layer in LAYERS:
             layer.check(self._area, self.capture, copies, leaving)
 
+    @stage(Stage.PROVE)
     def differences(self, pids: Collection[int]) -> list[Difference]:
         """Compare processes that `restore` has restored, and that are frozen, with the capture. `pids`: their pids on
         the host.
@@ -444,6 +448,7 @@ class HeldCapture:
         """Copy the attached layer to `dest` on the host, as `user`. Raises UnknownName, StateConflict."""
         return ATTACHED.get(self._area, self.capture, kind, dest, user)
 
+    @stage(Stage.RESTORE)
     def restore(self, target: RestoreTarget) -> int:
         """Restore the terminal and the processes; the caller has restored the files by `copy_files`. Return the host's
         pid of the session's pid 1. After a failure the caller removes `target`.

@@ -18,9 +18,11 @@ from waypoint.capture.pause import Pause
 from waypoint.capture.survey import check_refused
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import procfs
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import degradation, text_of
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, Layers, Machine, Tier
+from waypoint.model.stages import Stage
 from waypoint.processes.criu.cause_table import DISK_FULL
 from waypoint.processes.criu.causes import KILLED, CriuFailed
 from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING, WARNINGS
@@ -36,6 +38,7 @@ everything: its log would grow with the processes.
 _ENDS_WITHIN_S = 0.1  # a process harmed by a killed CRIU ends within this time after the thaw
 
 
+@stage(Stage.DUMP)
 def take(taking: Taking) -> Capture:
     """Take the capture. It is not yet recorded, and has no parents. Blocks.
 
@@ -184,13 +187,15 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
             pause.stop_clock()
         else:
             moving.close()
+        with stage(Stage.WRITE_IMAGES):
+            records = {kind: record for part in parts for kind, record in part.records().items()}
         capture = Capture(
             id=taking.capture_id,
             branch=facts.branch,
             parents=[],
             created=time.time(),
             tier=tier,
-            layers={kind: record for part in parts for kind, record in part.records().items()},
+            layers=records,
             setting=facts.setting,
             reason=options.reason,
             message=options.message,

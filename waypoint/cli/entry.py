@@ -122,6 +122,10 @@ def _run_other(argv: list[str]) -> int:
 
 def _act(verb: "Verb", given: "Given") -> int:
     use_home(given.text("home"))
+    if os.isatty(2) and os.environ.get("TERM") != "dumb" and not ("json" in given and given.flag("json")):
+        from waypoint.client.wire import show_waits
+
+        show_waits(lambda: __import__("waypoint.cli.progress", fromlist=["Line"]).Line())
     code: int = action_of(verb.name)(given)
     return code
 

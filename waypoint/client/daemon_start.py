@@ -5,12 +5,12 @@ socket is ready (docs/protocol.md, section 5).
 """
 
 import os
-import select
 import subprocess
 import sys
 import time
 
 from waypoint.client.address import is_inside_session
+from waypoint.client.wire import Wait
 from waypoint.model.errors import Failed, HostLacks, from_json
 from waypoint.model.paths import as_root, config_path, is_config_of_home, spelled
 
@@ -87,16 +87,16 @@ def _check_is_home(home: str, on: str) -> None:
 def _read_line(fd: int) -> str:
     """Read one line, without its newline; "" if the other end is closed. Raises Failed after READY_S."""
     deadline = time.monotonic() + READY_S
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    line = b""
-    while not line.endswith(b"\n"):
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise Failed(
-                "start", "the daemon", f"it was not ready within {READY_S:g} s", "try again", code="daemon-not-ready"
-            )
-        piece = os.read(fd, 4096)
-        if not piece:
-            break
-        line += piece
+    line, wait = b"", Wait('{"code": "start-daemon"}')
+    try:
+        while not line.endswith(b"\n"):
+            if not wait.until_readable(fd, deadline):
+                said = f"it was not ready within {READY_S:g} s"
+                raise Failed("start", "the daemon", said, "try again", code="daemon-not-ready")
+            piece = os.read(fd, 4096)
+            if not piece:
+                break
+            line += piece
+    finally:
+        wait.end()
     return line.decode(errors="replace").strip()

@@ -13,6 +13,7 @@ collections.abc (2 ms), cost nothing. tests/cli/test_startup.py counts the impor
 import _socket
 import os
 import sys
+import time
 
 from waypoint.client.address import working_branch
 from waypoint.model import plainjson
@@ -20,9 +21,22 @@ from waypoint.model.errors import Failed, WaypointError, from_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Protocol
+
+    class Shown(Protocol):
+        """A long wait that the user sees."""
+
+        def draw(self, stage: str) -> None:
+            """Called ten times a second. `stage`: the stage of the work, in JSON; "" if it is not known."""
+
+        def erase(self) -> None: ...
+
 
 BRANCH_HEADER = "Waypoint-Branch"
+STAGES_HEADER = "Waypoint-Stages"  # of a request: the client wants to know the stages of the work
+_STAGE_HEADER = "waypoint-stage"  # of an interim answer (102): the stage, in JSON
+PATIENCE_S, _REDRAW_S = 0.5, 0.1  # a wait is shown after PATIENCE_S, and drawn again after each _REDRAW_S
 MAX_PAYLOAD_BYTES = 1 << 20  # the maximum payload of one frame, in both directions
 MAX_HEAD_BYTES = 1 << 16
 MAX_CHUNK_LINE_BYTES = 256
@@ -30,10 +44,65 @@ RECEIVE_BYTES = 1 << 18  # the most bytes of one recv: more than a socket's defa
 _HEAD_END = b"\r\n\r\n"
 _PREFIX_BYTES = 5  # each frame begins with its kind (one byte) and the length of its payload (four bytes)
 _INT_BYTES = 4
+_PROCESSING = 102  # the status of an interim answer
 _STREAMED = b"oe"  # kinds of frames that are passed on piece by piece, all others as a whole
 _SO_MEMINFO = 55  # linux/asm-generic/socket.h; _socket lacks it
 Socket = _socket.socket
 _NO_WAIT = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
+
+
+_shows: "list[Callable[[], Shown]]" = []
+
+
+def show_waits(begin: "Callable[[], Shown]") -> None:
+    """From now on, let the user see each wait for an answer that is longer than PATIENCE_S. `begin` begins to show one;
+    it is called in the thread that waits.
+    """
+    _shows[:] = [begin]
+
+
+class Wait:
+    """One wait for the daemon. `stage`: what the daemon does, in JSON; "" if it is not known."""
+
+    __slots__ = ("_due", "_shown", "stage")
+
+    def __init__(self, stage: str = "") -> None:
+        self.stage = stage
+        self._shown: Shown | None = None
+        self._due = time.monotonic() + PATIENCE_S
+
+    def until_readable(self, fd: int, deadline: "float | None" = None) -> bool:
+        """Wait until `fd` can be read, and show this wait if that takes long. Returns False at `deadline`
+        (time.monotonic()). Returns at once if neither a deadline is given nor waits are shown: the read will wait.
+        """
+        if not _shows and deadline is None:
+            return True
+        import select
+
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        while True:
+            now = time.monotonic()
+            if _shows and now >= self._due:
+                self._shown = self._shown or _shows[0]()
+                self._shown.draw(self.stage)
+                self._due = now + _REDRAW_S
+            ends = [one for one in (self._due if _shows else None, deadline) if one is not None]
+            if poll.poll(max(0.0, min(ends) - now) * 1000 + 1):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def head(self, data: bytearray) -> "Head | None":
+        """Like `parse_head`, but remove the interim answers before the head, and note their stages."""
+        while (head := parse_head(data)) is not None and head.status == _PROCESSING:
+            self.stage = head.headers.get(_STAGE_HEADER, "")
+            del data[: head.size]
+        return head
+
+    def end(self) -> None:
+        if self._shown is not None:
+            self._shown.erase()
 
 
 class Cut(ConnectionError):
@@ -87,6 +156,7 @@ def send_request(path: str, method: str, target: str, body: object = None, *, up
     kind = "Content-Type: application/json\r\n" if content else ""
     branch = working_branch()
     kind += f"{BRANCH_HEADER}: {branch}\r\n" if branch else ""
+    kind += f"{STAGES_HEADER}: 1\r\n" if _shows and not upgrade else ""
     head = (
         f"{method} {target} HTTP/1.1\r\nHost: waypoint\r\nConnection: {connection}\r\n"
         f"{kind}Content-Length: {len(content)}\r\n\r\n"
@@ -146,9 +216,14 @@ class Handover:
         self.descriptor = -1
         self.kind = b""
         self._is_last = False
+        wait = Wait()
         try:
-            while (head := parse_head(self._data)) is None:
-                self._receive()
+            try:
+                while (head := wait.head(self._data)) is None:
+                    wait.until_readable(self._sock.fileno())
+                    self._receive()
+            finally:
+                wait.end()
             del self._data[: head.size]
             if head.status != 200:
                 result_of(head.status, b"".join(iter_body(self._sock, head, self._data)))
@@ -189,9 +264,13 @@ class Handover:
 
 def read_head(sock: _socket.socket) -> "tuple[Head, bytearray]":
     """The head of the answer, and the bytes received after it. Raises Cut, or Failed if it is not HTTP."""
-    data = bytearray()
-    while (head := parse_head(data)) is None:
-        data += _receive(sock)
+    data, wait = bytearray(), Wait()
+    try:
+        while (head := wait.head(data)) is None:
+            wait.until_readable(sock.fileno())
+            data += _receive(sock)
+    finally:
+        wait.end()
     del data[: head.size]
     return head, data
 

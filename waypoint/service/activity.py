@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
 
 from waypoint.capture.storing.keys import STAYS_PLAIN
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.activity import AnyEvent, EventsQuery, JobFacts, JobRequest
 from waypoint.model.conditions import text_of
 from waypoint.model.errors import NotAllowed, WaypointError
 from waypoint.model.facts import GcFacts
 from waypoint.model.paths import spelled
 from waypoint.model.session_facts import Capability
+from waypoint.model.stages import Stage
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import Home
 from waypoint.service.housekeeping import gc_job
@@ -79,7 +81,8 @@ async def doctor(home: Home) -> list[Capability]:
     work = _TRIALS.submit(try_everything, home.path, on_start=on_start)
     ended = asyncio.wrap_future(work)
     try:
-        rows = await asyncio.shield(ended)
+        with stage(Stage.TRY):
+            rows = await asyncio.shield(ended)
         return [*rows, await asyncio.to_thread(_pool, home.pool), *await asyncio.to_thread(_rows_of_home, home)]
     except asyncio.CancelledError:
         is_cancelled = True

@@ -7,11 +7,13 @@ from typing import TypeVar
 
 from waypoint.capture.storing.orders import ArchiveFile, Inspected
 from waypoint.launch.ground import id_choice
+from waypoint.linux.tasks.stages import OpenStage, stage
 from waypoint.model.errors import StateConflict, StoreDamaged, UsageProblem
 from waypoint.model.facts import ExportFacts, ImportFacts
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture, ProcessesLayer
 from waypoint.model.requests import ExportRequest, ImportRequest
+from waypoint.model.stages import Stage
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import Home
 from waypoint.service.layers import caller_of, check_absolute
@@ -48,8 +50,9 @@ async def export(home: Home, request: ExportRequest) -> ExportFacts:
 
     def work(job: Job) -> Callable[[], ExportFacts]:
         def write() -> ExportFacts:
-            report = functools.partial(_report, job)
-            done = home.captures.archives.export(history, label, file, report, oci_layers=request.oci_layers)
+            with stage(Stage.EXPORT, unit="bytes") as under_way:
+                report = functools.partial(_report, job, under_way)
+                done = home.captures.archives.export(history, label, file, report, oci_layers=request.oci_layers)
             return ExportFacts(
                 name=label,
                 capture=capture.id,
@@ -80,7 +83,11 @@ async def import_archive(home: Home, request: ImportRequest) -> ImportFacts:
     file = ArchiveFile(path=request.source, user=user, key=request.require_signature or "")
 
     def work(job: Job) -> Callable[[], ImportFacts]:
-        return lambda: _import(home, request, file, functools.partial(_report, job))
+        def take_in() -> ImportFacts:
+            with stage(Stage.IMPORT, unit="bytes") as under_way:
+                return _import(home, request, file, functools.partial(_report, job, under_way))
+
+        return take_in
 
     return await _as_job(home, "import", work, ImportFacts)
 
@@ -161,8 +168,9 @@ def _asks_for(capture: Capture) -> list[str]:
     return found
 
 
-def _report(job: Job, done: int) -> None:
+def _report(job: Job, under_way: OpenStage, done: int) -> None:
     job.report(bytes=done)
+    under_way.report(done)
 
 
 async def _as_job(home: Home, kind: str, work: Callable[[Job], Callable[[], Result]], result: type[Result]) -> Result:

@@ -11,11 +11,13 @@ from typing import TypeVar, get_args
 from waypoint.branch import removal
 from waypoint.branch.removal import NO_POLICY, Policy
 from waypoint.capture.steps import Step, reach
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError, one_line
 from waypoint.model.facts import GcFacts, KeptFacts, RemovedFacts
 from waypoint.model.records import Capture, ProcessesLayer
 from waypoint.model.requests import GcRequest
 from waypoint.model.session_facts import StrangerFacts
+from waypoint.model.stages import Stage
 from waypoint.model.times import iso_time
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import RELIEVE_S, Home, Relief
@@ -165,7 +167,8 @@ class _Work:
         self._try("copies of captures in the store", self._evict)
         self._try("the free space of the pool", home.pool.settle)  # the next command may need it
         if not self.is_cancelled:
-            self._try("the free space of the pool", functools.partial(home.pool.compact, home.is_idle))
+            with stage(Stage.SHRINK):
+                self._try("the free space of the pool", functools.partial(home.pool.compact, home.is_idle))
         after = home_bytes(home)
         return GcFacts(
             dry_run=False,
@@ -198,6 +201,7 @@ class _Work:
         self._try("copies of captures in the store", self._evict)
         return count + len(self._evicted)
 
+    @stage(Stage.EVICT)
     def _evict(self) -> None:
         """Evict captures, the least recently used first, while the disk is short or they exceed the budget."""
         home = self._home
@@ -215,6 +219,7 @@ class _Work:
             log.info("evicted captures: %d", len(self._evicted))
             home.storing.later()  # if that was not enough, captures without a name are stored, to be evicted next
 
+    @stage(Stage.COLLECT)
     def _collect_images(self) -> None:
         home = self._home
         if home.captures.images.store.exists():
@@ -232,14 +237,16 @@ class _Work:
         whole = list(due.values())
         if whole:
             self._job.report(items=0, items_total=len(whole))
-        for number, capture in enumerate(whole):
-            if self.is_cancelled:
-                return
-            reach(Step.REMOVING)
-            drop = functools.partial(self._home.captures.drop, capture)
-            if self._try(f"capture {capture.id[:12]}", drop):
-                del due[capture.id]
-            self._job.report(items=number + 1, items_total=len(whole))
+        with stage(Stage.REMOVE, total=len(whole)) as under_way:
+            for number, capture in enumerate(whole):
+                if self.is_cancelled:
+                    return
+                reach(Step.REMOVING)
+                drop = functools.partial(self._home.captures.drop, capture)
+                if self._try(f"capture {capture.id[:12]}", drop):
+                    del due[capture.id]
+                self._job.report(items=number + 1, items_total=len(whole))
+                under_way.report(number + 1)
 
     def _remove_strangers(self) -> list[StrangerFacts]:
         """Remove what lay in the home when the daemon started and is unknown to names.db; return what was removed.

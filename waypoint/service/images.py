@@ -5,10 +5,12 @@ import logging
 from collections.abc import Iterator
 
 from waypoint.capture.storing.orders import Damage
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError, one_line
 from waypoint.model.facts import DamageFacts, EvictedFacts, EvictFacts, VerifyFacts
 from waypoint.model.records import Capture
 from waypoint.model.requests import EvictRequest, UnlockRequest, VerifyRequest
+from waypoint.model.stages import Stage
 from waypoint.service.home import Home
 from waypoint.service.usage import home_bytes
 from waypoint.session.birth import rights
@@ -24,6 +26,7 @@ async def verify(home: Home, request: VerifyRequest) -> VerifyFacts:
     return await asyncio.to_thread(_verify, home, request.read_data)
 
 
+@stage(Stage.VERIFY)
 def _verify(home: Home, read_data: bool) -> VerifyFacts:  # noqa: FBT001
     images, captures = home.captures.images, dict[str, list[str]]()
     found = images.verify(read_data=read_data) if images.store.exists() else []
@@ -100,7 +103,8 @@ async def _evict_one(home: Home, name: str, capture: Capture) -> bool:
         return False
     await home.storing.wait(capture)
     try:
-        is_evicted = await asyncio.to_thread(home.captures.evict, capture)
+        with stage(Stage.EVICT):
+            is_evicted = await asyncio.to_thread(home.captures.evict, capture)
     except StoreDamaged as error:
         log.warning("%s; it is stored again", one_line(str(error)))
         await asyncio.to_thread(home.storing.note, {capture.id: False})

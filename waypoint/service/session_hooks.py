@@ -16,9 +16,11 @@ from typing import Literal
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import procfs
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import as_text
 from waypoint.model.requests import RunRequest
+from waypoint.model.stages import Stage
 from waypoint.model.streams import Frame
 from waypoint.session.live.session import LiveSession
 
@@ -88,7 +90,8 @@ async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> st
         return "was not run: its name is not UTF-8"
     output = _Output()
     try:
-        ended = await _run_until(until, live, path, moment, output)
+        with stage(Stage.HOOK, path.removeprefix(f"/{_FOLDER}/")):
+            ended = await _run_until(until, live, path, moment, output)
     except OSError as error:  # a run writes its exit status into a file; none of its folders could be opened
         return f"was not run: {error.strerror or error}"
     if ended is None:

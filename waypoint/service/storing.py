@@ -14,9 +14,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 import msgspec
 
 from waypoint.capture.captures import Captures
+from waypoint.linux.tasks.stages import OpenStage, stage
 from waypoint.model.activity import Progress
 from waypoint.model.errors import Failed, StateConflict, WaypointError
 from waypoint.model.records import Capture
+from waypoint.model.stages import Stage
 from waypoint.records.names import Names
 from waypoint.service.background.bugs import as_problem
 from waypoint.service.background.jobs import Job, Jobs
@@ -46,6 +48,7 @@ class Storing:
         self._timer: asyncio.TimerHandle | None = None
         self._first_due = 0.0
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}  # by capture
+        self._stages: dict[str, list[OpenStage]] = {}  # of the requests that wait, by capture
         self._failed_at: dict[str, float] = {}
         self._is_closed = False
         self.lock = threading.Lock()
@@ -62,7 +65,12 @@ class Storing:
         future = self._loop.create_future()
         self._waiting.setdefault(capture.id, []).append(future)
         self._begin()
-        await future
+        with stage(Stage.STORE, unit="bytes") as under_way:
+            self._stages.setdefault(capture.id, []).append(under_way)
+            try:
+                await future
+            finally:
+                self._stages.pop(capture.id, None)
 
     def note(self, is_whole: Mapping[str, bool]) -> None:
         """Record of captures that are in the store whether their images are whole. Those with a damaged image are
@@ -201,7 +209,13 @@ class Storing:
             standing = self._names.standing(capture.id)
             if standing.durable:
                 return 0
-            found = self._captures.ingest(capture, lambda done, total: job.report(bytes=done, bytes_total=total))
+
+            def report(done: int, total: int | None) -> None:
+                job.report(bytes=done, bytes_total=total)
+                for one in self._stages.get(capture.id, ()):
+                    one.report(done, total)
+
+            found = self._captures.ingest(capture, report)
             with self._names.change(KIND) as change:
                 standing = change.standing(capture.id)
                 change.set_standing(capture.id, msgspec.structs.replace(standing, image=found.image, durable=True))

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from waypoint.linux.storage import filesystem
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import Degradation, degradation, facts_of
 from waypoint.model.errors import Failed, UnknownName, UsageProblem
 from waypoint.model.facts import DuFacts, HolderFacts
@@ -19,6 +20,7 @@ from waypoint.model.paths import log_path
 from waypoint.model.records import Capture, LiveRow
 from waypoint.model.requests import MOST_NAMES, DuQuery
 from waypoint.model.session_facts import StrangerFacts
+from waypoint.model.stages import Stage
 from waypoint.service.home import Home
 from waypoint.upper.contract import refusals
 
@@ -43,7 +45,11 @@ async def du(home: Home, query: DuQuery) -> DuFacts:
 def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
     with refusals("measure", str(home.path)):
         home.pool.settle()
-        holders = list(_holders(home, wanted))
+        holders: list[HolderFacts] = []
+        with stage(Stage.MEASURE) as under_way:
+            for holder in _holders(home, wanted):
+                holders.append(holder)
+                under_way.report(len(holders))
         hot_bytes, logs_bytes = home.captures.hot_bytes()
         in_pool, pool_bytes = home.pool.unique_bytes(), home.pool.disk_bytes()
         sessions = home.sessions.resources.places.sessions

@@ -24,9 +24,11 @@ from waypoint.linux.storage import beneath
 from waypoint.linux.storage.birth import birth_ns
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import pauses
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.errors import Conflicting, Failed, NotAllowed, StoreDamaged, as_text, of_machine
 from waypoint.model.ids import new_id
 from waypoint.model.records import Applied, Operation, Ref
+from waypoint.model.stages import Stage
 from waypoint.records.change import Change as Record
 from waypoint.session import repositories
 from waypoint.session.birth import rights
@@ -145,6 +147,7 @@ class _Planning:
         aside = (one.aside.get(branch) for one in _operations(self._resources) for branch in self._branches)
         return not any(one is not None and one.only == "files" for one in aside)
 
+    @stage(Stage.COMPARE)
     def add_places(self) -> None:
         resources, capture = self._resources, self._held.capture
         ancestors = list(walk_back(resources.names, [capture]))
@@ -346,6 +349,7 @@ def _check_own(resources: Resources, operation: Operation, on: str) -> None:
         raise NotAllowed("undo", on, "another user requested it", "let root run the command")
 
 
+@stage(Stage.APPLY)
 def _carry_out(resources: Resources, plan: ApplyPlan, make: Make, verb: str, record: Callable[[Record], None]) -> int:
     """Change the machine's files and record that by an operation. Returns its number. If that fails, everything is as
     before, except if the error says that former files could not be put back.

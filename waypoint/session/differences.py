@@ -10,10 +10,12 @@ from typing import Literal
 from waypoint.capture.captures import HeldCapture
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import pauses
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, UsageProblem, of_machine
 from waypoint.model.facts import ChangeFacts
 from waypoint.model.records import ProgramsLayer, Setting, User
 from waypoint.model.requests import DiffRequest
+from waypoint.model.stages import Stage
 from waypoint.session.birth import rights
 from waypoint.session.ignored import find_ignored
 from waypoint.session.live.resources import Resources
@@ -41,6 +43,7 @@ TYPES: Mapping[int, str] = {
 }
 
 
+@stage(Stage.COMPARE)
 def compare(
     resources: Resources, before: HeldCapture | None, after: HeldCapture | None, request: DiffRequest
 ) -> list[ChangeFacts]:

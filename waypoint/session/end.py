@@ -15,9 +15,11 @@ from waypoint.capture.sealing import NO_FINAL_STATE, FinalShellState
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.linux.tasks import cgroups, pidfd, signals
 from waypoint.linux.tasks.signals import Members
+from waypoint.linux.tasks.stages import stage
 from waypoint.linux.tty import terminals
 from waypoint.model.errors import Failed, WaypointError, as_text
 from waypoint.model.records import Capture, EndReason, LiveRow
+from waypoint.model.stages import Stage
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
@@ -118,6 +120,8 @@ class Endings:
         resources, row = self._resources, live.record.row
         status = None
         is_recorded = False
+        shown = contextlib.ExitStack()
+        shown.enter_context(stage(Stage.END, live.branch))
         try:
             live.shell.desk.hung_up.set()
             is_hung_up = gently and await asyncio.to_thread(
@@ -146,6 +150,7 @@ class Endings:
             await reach_in_loop(Step.CONCLUDED)
             return capture
         finally:
+            shown.close()
             self._forget(live)
             self._keep(asyncio.ensure_future(self._close(live, status, is_recorded=is_recorded)))
 

@@ -14,9 +14,11 @@ from waypoint.launch import externals
 from waypoint.linux.storage import beneath, files, idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError, of_machine
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture
+from waypoint.model.stages import Stage
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.views import mounted_view
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 _KEEP = frozenset({RUN_FOLDER, f"{RUN_FOLDER.partition('/')[0]}/lock"})
 
 
+@stage(Stage.EXCHANGE)
 def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> Rewound:
     """Give the frozen session `live` the files of `origin`. Blocks.
 

@@ -5,6 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from waypoint.linux.tasks.stages import stage
+from waypoint.model.stages import Stage
+
 Carried = TypeVar("Carried")
 
 
@@ -29,7 +32,9 @@ class Turns:
             return
         async with contextlib.AsyncExitStack() as stack:
             for name in sorted(set(names)):  # the same order in all tasks prevents deadlocks
-                await stack.enter_async_context(self._locks.setdefault(name, asyncio.Lock()))
+                lock = self._locks.setdefault(name, asyncio.Lock())
+                with stage(Stage.WAIT_TURN, name) if lock.locked() else contextlib.nullcontext():
+                    await stack.enter_async_context(lock)
                 self._holders[name] = task
                 stack.callback(self._holders.pop, name)
             yield

@@ -33,9 +33,11 @@ from waypoint.capture.storing.orders import (
 )
 from waypoint.capture.storing.workers import Workers
 from waypoint.linux.storage.deep import remove_path
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, Machine
+from waypoint.model.stages import Stage
 from waypoint.records.names import Names
 
 _MAX_JSON_INT = (1 << 53) - 1
@@ -176,7 +178,10 @@ class Images:
                 Path(pool.path(capture.tree)): Path(pool.create(tree)),
                 hot.folder / capture.id: hot.folder / folder,
             }
-            self.workers.run(_recall_order(self.store, self._area, capture, image, places), type(None))
+            size = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
+            with stage(Stage.LOAD, total=size or None, unit="bytes") as under_way:
+                order = _recall_order(self.store, self._area, capture, image, places)
+                self.workers.run(order, type(None), under_way.report)
             if (hot.folder / folder).exists():
                 hot.remove(capture.id)  # what a crash has left of it
                 os.rename(hot.folder / folder, hot.folder / capture.id)

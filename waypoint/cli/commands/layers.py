@@ -1,10 +1,7 @@
 """`waypoint layer list`, `layer get` and `layer attach`."""
 
-import contextlib
-
-from waypoint.cli.caller import absolute, home_of, kinds
+from waypoint.cli.caller import absolute, kinds
 from waypoint.cli.output import print_json, print_lines, wants_colour
-from waypoint.cli.progress import shown
 from waypoint.client.sdk import Client
 from waypoint.model.rendering import layer, short, size, table
 from waypoint.model.verbs import Given
@@ -25,9 +22,7 @@ def list_layers(given: Given) -> int:
 def attach(given: Given) -> int:
     name, layer = given.required("name"), given.required("layer")
     ((kind, path),) = kinds([layer], "", absolute).items()
-    client, wait = Client(given.text("home")), given.flag("wait")
-    with shown(home_of(given), "ingest", "storing") if wait else contextlib.nullcontext():
-        made = client.history.attach_layer(name, kind, path, wait=wait)
+    made = Client(given.text("home")).history.attach_layer(name, kind, path, wait=given.flag("wait"))
     if given.flag("json"):
         print_json(made)
     else:

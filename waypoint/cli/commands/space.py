@@ -1,20 +1,12 @@
 """`waypoint gc` and `waypoint du`: the disk space of a home."""
 
-import contextlib
-import os
-import threading
-from collections.abc import Iterator
-
-from waypoint.cli.output import note, print_json, print_lines, wants_colour, warn, warn_lines
+from waypoint.cli.output import print_json, print_lines, wants_colour, warn, warn_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import DuFacts, GcFacts
 from waypoint.model.rendering import age, progress, short, size, table
 from waypoint.model.times import parse_age
 from waypoint.model.verbs import MAX_SECONDS, Given
-
-NOTE_S = 1.0  # a measurement that takes longer is announced
-
 
 _WHY = {
     "name": "named {}",
@@ -72,8 +64,7 @@ def _print(found: GcFacts) -> None:
 
 def du(given: Given) -> int:
     names = given.texts("names")
-    with _announced("measuring: captures and sessions with many files take seconds"):
-        found = Client(given.text("home")).history.du(*names)
+    found = Client(given.text("home")).history.du(*names)
     if given.flag("json"):
         print_json(found)
         return 0
@@ -94,19 +85,6 @@ def du(given: Given) -> int:
     if not names:
         print_lines(["", *(f"{heading:<24}{value}" for heading, value in _whole(found))])
     return 0
-
-
-@contextlib.contextmanager
-def _announced(text: str) -> Iterator[None]:
-    """Print `text` on stderr, if that is a terminal and the `with` block takes longer than NOTE_S."""
-    timer = threading.Timer(NOTE_S, note, [text])
-    timer.daemon = True
-    if os.isatty(2):
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _whole(found: DuFacts) -> list[tuple[str, str]]:

@@ -28,14 +28,7 @@ def checkpoint(given: "Given") -> int:
         if given.flag(option):
             body[option] = True
     target = f"/v1/sessions/{quote_branch(branch_of(given))}/checkpoint"
-    home = home_of(given)
-    if given.flag("wait"):
-        from waypoint.cli.progress import shown
-
-        with shown(home, "ingest", "storing"):
-            made = checkpoint_of(ask(home, "POST", target, body, may_repeat=False))
-    else:
-        made = checkpoint_of(ask(home, "POST", target, body, may_repeat=False))
+    made = checkpoint_of(ask(home_of(given), "POST", target, body, may_repeat=False))
     if given.flag("json"):
         print_json(made)
         return status_of(made)

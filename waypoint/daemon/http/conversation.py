@@ -15,12 +15,13 @@ import msgspec
 
 from waypoint.daemon.http import listing
 from waypoint.daemon.http.connection import Connection
-from waypoint.daemon.http.messages import Limits, Messages, error_body, wants_stream
+from waypoint.daemon.http.messages import Limits, Messages, error_body, wants_stages, wants_stream
 from waypoint.daemon.http.problems import HttpProblem, status_of
 from waypoint.daemon.http.reading import Target, find_route, parse_branch, parse_query, parse_request
 from waypoint.daemon.http.route import Call, Route, Routes
 from waypoint.daemon.http.shares import Share
 from waypoint.daemon.http.stream import StreamInlet, StreamOutlet
+from waypoint.daemon.http.telling import told
 from waypoint.model.errors import StateConflict, UsageProblem, WaypointError
 from waypoint.service.background.bugs import as_problem
 from waypoint.service.callers import serving, showing
@@ -108,7 +109,8 @@ class Conversation:
         except UsageProblem as problem:
             await self._messages.refuse(status_of(problem), problem)
         else:
-            await self._serve_call(target, body, branch)
+            with told(self._messages.tell if wants_stages(request) else None):
+                await self._serve_call(target, body, branch)
             return self._messages.next()
         return False
 

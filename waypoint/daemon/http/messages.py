@@ -19,6 +19,7 @@ from waypoint.service.shapes import Download, Handed
 
 PROTOCOL = b"waypoint-stream"  # in the header `Upgrade`
 _UPGRADE_HEADERS = [(b"connection", b"Upgrade"), (b"upgrade", PROTOCOL)]
+STAGES = b"waypoint-stages"  # the header with which a client asks for interim answers
 _CLOSE = ("connection", "close")
 _EVENTS_PER_TURN = 16  # parts of a request read (some 20 microseconds each) before other connections may compute
 
@@ -59,6 +60,8 @@ class Messages:
         self._turn = turn
         self._limits = limits
         self._events = 0
+        self._sending = asyncio.Lock()
+        self._is_cut = False
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.headers_bytes)
 
     @property
@@ -165,6 +168,17 @@ class Messages:
         """Answer 101. The bytes that follow on the connection are not HTTP."""
         await self._send(h11.InformationalResponse(status_code=101, headers=_UPGRADE_HEADERS))
 
+    async def tell(self, stage: bytes) -> bool:
+        """Send the stage of the work, as an interim answer (RFC 9110, 15.2). Returns False after the answer's head."""
+        async with self._sending:
+            if not self.is_answered:
+                interim = h11.InformationalResponse(status_code=102, headers=[(b"waypoint-stage", stage)])
+                data = self._http.send(interim) or b""
+                self._is_cut = True  # an answer cannot follow a part of an interim one
+                await self._send_bytes(data)
+                self._is_cut = False
+            return not self.is_answered
+
     async def refuse(self, status: int, problem: WaypointError) -> None:
         """Answer with an error to a request that was not understood, or not read to its end. No request can follow."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -199,13 +213,21 @@ class Messages:
                 raise HttpProblem(408, said) from None
 
     async def _send(self, *events: h11.Event) -> None:
-        await self._send_bytes(b"".join(self._http.send(event) or b"" for event in events))
+        async with self._sending:
+            if self._is_cut:
+                raise ConnectionAbortedError("an interim answer could not be sent")
+            await self._send_bytes(b"".join(self._http.send(event) or b"" for event in events))
 
     async def _send_bytes(self, data: bytes) -> None:
         sent = self._connection.send_now([data])
         if sent < len(data):  # otherwise no timer is needed
             async with asyncio.timeout(self._limits.answer_s):
                 await self._connection.send(data[sent:])
+
+
+def wants_stages(request: h11.Request) -> bool:
+    """Whether the client asks for interim answers (not possible in HTTP/1.0)."""
+    return request.http_version == b"1.1" and any(name == STAGES for name, _ in request.headers)
 
 
 def wants_stream(request: h11.Request) -> bool:

@@ -16,10 +16,12 @@ from waypoint.launch.externals import Misplaced
 from waypoint.launch.ground.limits import Bounds, fill_in, shared_memory_bytes
 from waypoint.launch.launcher_link import LauncherDied
 from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError, of_machine
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Setting, TerminalLayer
+from waypoint.model.stages import Stage
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.session.birth import fresh, revive, shell_back, start_again
 from waypoint.session.birth.rights import check_session_count, restricted
@@ -237,6 +239,7 @@ def _place_attached(resources: Resources, birth: Birth, overlays: Sequence[str])
             held.place(kind, path, where, setting.user)
 
 
+@stage(Stage.COPY_FILES)
 def make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
     """Make the session's upper tree and cgroup. Returns their limits."""
     reach(Step.RESERVED)

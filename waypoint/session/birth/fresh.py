@@ -12,11 +12,13 @@ from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import Bounds
 from waypoint.launch.spec import StartSpec
 from waypoint.linux.tasks import procfs
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import Degradation, degradation, text_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.ids import new_id
 from waypoint.model.paths import is_below
 from waypoint.model.records import LiveRow
+from waypoint.model.stages import Stage
 from waypoint.session.birth.revive import Place
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
@@ -51,7 +53,8 @@ async def launch(
     elif folder:
         spec = msgspec.structs.replace(spec, cwd=[folder, *spec.cwd])
     try:
-        started = await resources.launcher.carry_out(spec)
+        with stage(Stage.START, row.branch):
+            started = await resources.launcher.carry_out(spec)
     except OSError as error:
         if folder is None and error.filename == row.setting.cwd:
             raise _no_entry(row.setting.cwd, left_out, error) from error

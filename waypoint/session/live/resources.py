@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -41,10 +41,27 @@ async def holding(captures: Captures, *origins: Capture) -> AsyncIterator[list[H
     """Hold all `origins` (`Captures.hold`) during the `async with` block. Captures that are dropped meanwhile are
     removed at its end, in a thread.
     """
-    with contextlib.ExitStack() as entered:  # takes only a lock, so it may run in the event loop
-        held = [entered.enter_context(captures.hold(origin)) for origin in origins]
-        kept = entered.pop_all()
+    if all(captures.images.is_hot(origin) for origin in origins):
+        held, kept = _hold(captures, origins)  # takes only a lock, so it may run in the event loop
+    else:  # they are extracted from the store
+        holding_all = asyncio.ensure_future(asyncio.to_thread(_hold, captures, origins))
+        try:
+            held, kept = await asyncio.shield(holding_all)
+        except asyncio.CancelledError:
+            holding_all.add_done_callback(_let_go)
+            raise
     try:
         yield held
     finally:
         await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(kept.close)))
+
+
+def _hold(captures: Captures, origins: Sequence[Capture]) -> tuple[list[HeldCapture], contextlib.ExitStack]:
+    with contextlib.ExitStack() as entered:
+        held = [entered.enter_context(captures.hold(origin)) for origin in origins]
+        return held, entered.pop_all()
+
+
+def _let_go(done: asyncio.Future[tuple[list[HeldCapture], contextlib.ExitStack]]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        done.get_loop().run_in_executor(None, done.result()[1].close)
