@@ -134,8 +134,8 @@ def test_a_restore_changes_no_cgroup_that_pid_1_has_mounted_over_the_session_fil
         home.must("checkpoint", "wanted", "-b", branch)
         inside(home, branch, "rm -rf /srv/*; chmod 755 /srv")
         script = '[ -z "$N" ] && { export N=1; exec unshare -UrmC sh /d.sh "$@"; }'
-        mounting = 'mount -t cgroup2 c /srv; exec sh /.waypoint/init.sh "$@"'
-        inside(home, branch, f"echo '{mounting}' > /d.sh; sed -i '1a {script}' /.waypoint/init.sh")
+        mounting = 'mount -t cgroup2 c /srv; exec sh /.waypoint/first.sh "$@"'
+        inside(home, branch, f"echo '{mounting}' > /d.sh; sed -i '1a {script}' /.waypoint/first.sh")
         home.must("stop", branch)
         home.cli("shell", branch, "-d", "--user", "root")
         before = groups_of(home)

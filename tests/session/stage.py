@@ -5,11 +5,9 @@ namespaces, files and cgroup of a session.
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import signal
-import termios
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -112,6 +110,7 @@ class Daemon:
             stage.processes,
             self.ended,
         )
+        self.line.can_renew = lambda: True
         self.line.renew = lambda: renew(self.line, "main")
         self.line.adopt()
         self.viewers = Viewers(self.terminal)
@@ -248,7 +247,7 @@ class Stage:
         if self.shell == "zsh":
             env["ZDOTDIR"] = str(HOOKS / "zdotdir")
         rc = ["--rcfile", str(HOOKS / "hooks.bash")] if self.shell == "bash" else []
-        argv = ["/bin/sh", str(HOOKS / "init.sh"), path, *rc, *options, "-i"]
+        argv = ["/bin/sh", str(HOOKS / "first.sh"), "setsid", "--ctty", path, *rc, *options, "-i"]
         self.pid = os.fork()
         if self.pid == 0:
             _become(argv, env, slave, str(self.home))
@@ -289,7 +288,6 @@ def _foreground(stage: Stage) -> list[int]:
 def _become(argv: list[str], env: dict[str, str], slave: int, cwd: str) -> None:
     try:
         os.setsid()
-        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
         for fd in range(3):
             os.dup2(slave, fd)
         os.closerange(3, 1 << 10)

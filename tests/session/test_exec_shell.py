@@ -101,6 +101,7 @@ async def test_removed_hooks_are_reported(bash: Stage) -> None:
         ):
             with row(text):
                 fresh = await bash.fresh()
+                fresh.daemon.line.can_renew = lambda: False
                 ran = await fresh.exec(f"echo before; {text}")
                 assert (ran.exit, ran.by, ran.output.partition(b"\n")[0]) == (125, "waypoint", b"before")
                 again = await fresh.exec("echo again")

@@ -128,7 +128,7 @@ async def _answers(stage: Stage) -> bool:
     return False
 
 
-@pytest.mark.parametrize("script", ["init.sh", "wrapper.sh", "run.sh", "child.sh"])
+@pytest.mark.parametrize("script", ["first.sh", "init.sh", "wrapper.sh", "run.sh", "child.sh"])
 def test_an_exit_status_is_written_on_a_full_disk(full: Path, script: str) -> None:
     first = [str(full / "exit")] if script in ("run.sh", "child.sh") else []
     done = subprocess.run(

@@ -12,6 +12,7 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "shellwrap"
 KEPT = {
+    "first.sh": (1217, "6e899e44a491678f"),
     "init.sh": (896, "41cf3f63acda86c5"),
     "wrapper.sh": (749, "f9d47feda49c5d7e"),
     # Earlier, the line that runs the program had no `exec`. A shell that waits in that line continues after it.

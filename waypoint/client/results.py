@@ -1,10 +1,11 @@
 """Converting the daemon's answers to records (`waypoint.model.facts`), and the records that only the SDK has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypedDict, TypeVar
 
 from waypoint.client.wire import malformed
+from waypoint.model.session_facts import ConditionFacts
 
 EXIT_TIMEOUT, EXIT_FAILED = 124, 125
 Record = TypeVar("Record")
@@ -66,8 +67,9 @@ class Ending:
 class ExecResult(Ending):
     """The output and end of a command line. `signal`: the last signal sent at its timeout, such as `INT` or `KILL`; "":
     none. `new_shell`: the command ended the session's shell (`cd x || exit 1`), and a new shell with its state replaced
-    it. `state_lost`: without that state, which could not be written or is too large. `code`: of the error, if
-    Waypoint could not run the command or has lost it (docs/conditions.md).
+    it. `state_lost`: without that state, which could not be written or is too large. `degraded`: why Waypoint itself
+    has ended the shell. `code`: of the error, if Waypoint could not run the command or has lost it
+    (docs/conditions.md).
     """
 
     output: bytes
@@ -75,6 +77,7 @@ class ExecResult(Ending):
     new_shell: bool = False
     state_lost: bool = False
     code: str = ""
+    degraded: list[ConditionFacts] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,12 @@ def parse_list(kind: type[Record], answer: object, name: str) -> list[Record]:
     """The list in the field `name` of an answer, as records; empty if there is none."""
     found = field_of(answer, name)
     return [parse(kind, item) for item in found] if isinstance(found, list) else []
+
+
+def conditions_in(answer: object) -> list[ConditionFacts]:
+    """The conditions in the field `degraded` of an answer; none if it is missing."""
+    found = field_of(answer, "degraded")
+    return found if isinstance(found, list) else []
 
 
 def field_of(answer: object, name: str) -> object:

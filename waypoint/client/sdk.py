@@ -36,6 +36,7 @@ from waypoint.client.results import (
     RunResult,
     StartOptions,
     WantedTier,
+    conditions_in,
     field_of,
     how_ended,
     parse,
@@ -279,6 +280,7 @@ class Session:
             new_shell=end.get("new_shell") is True,
             state_lost=end.get("state_lost") is True,
             code=str(end.get("code") or ""),
+            degraded=conditions_in(end),
         )
 
     def run(

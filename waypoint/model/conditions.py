@@ -64,6 +64,13 @@ CONDITIONS: dict[str, Condition] = {
         "A copy of the process does not hold the file lock.",
         "End the program's transaction before the checkpoint.",
     ),
+    "shell-renewed": Condition(
+        "the {subject} was lost, and a new one with the state of its last prompt has replaced it: {detail}",
+        "The shell did not serve commands any more (it ignored all signals at a timeout, or its hooks were disabled). "
+        "Waypoint has killed it and started a new one, which has the variables, functions, options and folder of the "
+        "last prompt. Programs that ran in the background continue, but are not jobs of the new shell.",
+        "None is needed. Set again what the last command has set.",
+    ),
     "nested-shell": Condition(
         "{subject}: a shell within the shell: after a restore it has no ^C and no jobs; leave it and start it again",
         "An interactive shell inside the session's shell loses its controlling terminal in a restore.",
@@ -347,6 +354,9 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "unreachable": ErrorCode(4, "The session runs, but the daemon cannot reach it.", "`waypoint stop BRANCH` ends it."),
     "other-user": ErrorCode(4, "The session belongs to another user.", "Name the user: `--user NAME`."),
     "shell-busy": ErrorCode(4, "The shell is not at its prompt.", "Wait, or interrupt the command."),
+    "shell-lost": ErrorCode(
+        125, "The shell was lost during the command, or before it; a new shell replaces it.", "Run the command again."
+    ),
     "hooks-running": ErrorCode(4, "The session's hooks are running; they may not change the session.", "Wait."),
     "too-many-sessions": ErrorCode(4, "The home has as many sessions as it may have.", "Stop some."),
     "too-many-clients": ErrorCode(4, "The daemon serves as many clients as it can.", "End some, and try again."),

@@ -21,7 +21,7 @@ DAEMON_GROUP = "daemon"
 RUN_FOLDER = "run/waypoint"  # the folder that the session's shell and the daemon share
 OWN_FOLDER = ".waypoint"  # Waypoint's own programs, from the skeleton (the overlay's top read-only layer)
 COMMAND_FOLDER = "asking"  # below OWN_FOLDER: the last folder of a session's PATH, with the command `waypoint`
-INIT = f"{OWN_FOLDER}/init.sh"  # the script of pid 1
+INIT = f"{OWN_FOLDER}/first.sh"  # the script of pid 1
 WRAPPER = f"{OWN_FOLDER}/wrapper.sh"  # the same script in sessions of earlier versions
 
 # In the runtime folder of a session, and in the hot area of a capture (docs/architecture.md, "Where things are").

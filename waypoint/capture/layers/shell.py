@@ -167,6 +167,19 @@ def last_states(read: Callable[[str], bytes]) -> list[ShellLayer | None]:
     return [layer for _, layer in sorted(found, key=lambda one: one[0])]
 
 
+def last_number(read: Callable[[str], bytes]) -> str | None:
+    """The number of the last prompt's state and the name of its history file, as WAYPOINT_STATE has them for a new
+    shell that continues the numbers. None if there is no complete state. `read`: as for `last_states`.
+    """
+    found = last_states(read)
+    if not found or found[-1] is None:
+        return None
+    layer = found[-1]
+    data = read(layer.file)[: layer.size_bytes]
+    head = _HEAD.match(data)
+    return f"{head[2].decode()}:{history_in(data) or ''}" if head else None
+
+
 def in_order(data: bytes) -> bytes:
     """The state of a prompt in the order of a requested one. Raises ValueError if it is not a state."""
     head = _HEAD.match(data)

@@ -14,8 +14,9 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
 
     Further fields, if they apply: `said` (why waypoint ended the command) and `signal` (the last one it sent);
     `new_shell` (true: the command has ended the session's shell, and a new one with its state has replaced it) and
-    `state_lost` (true: without its state). `output` and `output_base64` are as in `as_text`. If waypoint itself failed,
-    `by` is "waypoint" and `error` has the parts of the error. The whole output is held in memory.
+    `state_lost` (true: without its state); `degraded`: why Waypoint itself has ended the shell. `output` and
+    `output_base64` are as in `as_text`. If waypoint itself failed, `by` is "waypoint" and `error` has the parts of the
+    error. The whole output is held in memory.
     """
     if request["tty"]:
         raise UsageProblem("use", "--json", "it cannot be combined with --tty", "leave out one of them")
@@ -30,6 +31,7 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
             name: end[name] for name in ("exit", "by", "ended", "said", "signal") if end.get(name) not in (None, "")
         }
         outcome |= {name: True for name in ("new_shell", "state_lost") if end.get(name) is True}
+        outcome |= {"degraded": end["degraded"]} if end.get("degraded") else {}
         failed = error_of(home, branch, end)
     except WaypointError as error:
         failed = error

@@ -56,19 +56,28 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
         print_error(str(end["said"]))
     elif end.get("ended") is True:
         print_error(f"the session of {branch} has ended with its shell; to continue: waypoint shell {branch}")
-    if end.get("new_shell") is True:
+    report_new_shell(branch, end)
+    code = end.get("exit")
+    return code if isinstance(code, int) else EXIT_FAILED
+
+
+def report_new_shell(branch: str, end: "dict[str, object]") -> None:
+    """Print that a new shell replaces the one that the command has ended, or that Waypoint has killed."""
+    lost = "are too large, or could not be written (a full disk, ulimit -f)"
+    degraded = end.get("degraded")
+    if isinstance(degraded, list) and degraded:
+        for condition in degraded:
+            print_error(str(condition["text"]))
+        if end.get("state_lost") is True:
+            print_error(f"the new shell of {branch} has none of the variables and functions: they {lost}")
+    elif end.get("new_shell") is True:
         state = "with the same variables, functions and directory"
         if end.get("state_lost") is True:
-            state = (
-                "with the same exported variables only: the other variables and the functions are too large, or could "
-                "not be written (a full disk, ulimit -f)"
-            )
+            state = f"with the same exported variables only: the other variables and the functions {lost}"
         print_error(
             f"the command has ended the shell of {branch}; a new shell has replaced it, {state}; background programs "
             "continue, but are not jobs of the new shell"
         )
-    code = end.get("exit")
-    return code if isinstance(code, int) else EXIT_FAILED
 
 
 def error_of(home: str, branch: str, end: "dict[str, object]") -> "WaypointError | None":
@@ -82,6 +91,8 @@ def error_of(home: str, branch: str, end: "dict[str, object]") -> "WaypointError
     if end.get("ended"):
         next_step = f"to continue in the session: {spelled(home, 'shell', branch)}"
         return Failed("follow the command on", on, said, next_step, code=code)
+    if code == "shell-lost":
+        return Failed("follow the command on", on, said, "run it again: the new shell serves commands", code=code)
     beside = spelled(home, "run", "-b", branch, "--", "CMD")
     next_step = f"wait until its shell is idle (exec --wait-prompt S), or run a separate process: {beside}"
     return StateConflict("run the command on", on, said, next_step, code=code)

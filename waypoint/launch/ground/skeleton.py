@@ -40,8 +40,8 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
-# Processes in captures of earlier versions have wrapper.sh and run.sh open, so these must stay.
-_SCRIPTS = ("init.sh", "wrapper.sh", "run.sh", "child.sh")
+# Processes in captures of earlier versions have init.sh, wrapper.sh and run.sh open, so these must stay.
+_SCRIPTS = ("first.sh", "init.sh", "wrapper.sh", "run.sh", "child.sh")
 _COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", "request": "request.sh", COMMAND_FOLDER: "asking.sh"}
 """The folders with a command `waypoint`, each with the script that becomes this command. New sessions have only the
 last folder in their PATH; sessions captured by earlier versions have the others.

@@ -18,7 +18,7 @@ from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import cgroups, pidfd, procfs
 from waypoint.linux.tty import ptys
 from waypoint.model.conditions import Degradation
-from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER
+from waypoint.model.paths import COMMAND_FILE, INIT, RING_FILE, RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
 from waypoint.model.streams import Inlet, Outlet
@@ -129,6 +129,7 @@ class LiveSession:
         self.inside = Spool(run_folder, clear_unread)
         state_path = str(folder / COMMAND_FILE)
         self.shell = CommandLine(self.terminal, run_folder, record.nonce, state_path, self.processes, self.ended)
+        self.shell.can_renew = self._can_renew
         self.shell.renew = lambda: renew(self.shell, self.branch)
         if (expected_by := record.row.started + FIRST_PROMPT_S) > time.time() and has_hooks(self.shell_path):
             self.shell.first_prompt_by = expected_by
@@ -140,6 +141,12 @@ class LiveSession:
     def adopt(cls, record: RuntimeRecord, folder: Path, launcher: Launcher) -> "LiveSession":
         """Take over a running session, with the files in `folder`. Raises OSError if it has ended."""
         return cls(record, folder, launcher)
+
+    def _can_renew(self) -> bool:
+        """Whether pid 1 starts a new shell in the place of a killed one. That of earlier versions does not."""
+        with contextlib.suppress(ProcessLookupError):
+            return f"/{INIT}" in procfs.command_line(self.record.init_pid)
+        return False
 
     @property
     def branch(self) -> str:

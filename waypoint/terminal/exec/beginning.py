@@ -9,7 +9,8 @@ from waypoint.terminal.exec.ending import wait_moment
 from waypoint.terminal.exec.signals import send
 from waypoint.terminal.hooks.asking import Desk, ask, hear
 from waypoint.terminal.hooks.exchange import HookExchange
-from waypoint.terminal.hooks.shell_watch import NotAtPrompt
+from waypoint.terminal.hooks.prompt import has_foreground
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellLost
 
 # How many seconds to wait for a shell that refuses a command which an earlier daemon has begun.
 _PATIENCE_S = 5.0
@@ -18,6 +19,8 @@ _PATIENCE_S = 5.0
 # the time that the client allows for the prompt, or within _BEGIN_S, whichever is longest. After the client has
 # cancelled a command, the command must begin within _CALLED_OFF_S.
 _BEGIN_S, _CALLED_OFF_S = 2.0, 1.0
+# How many seconds a shell that hangs in its hooks gets to return to its prompt after SIGINT.
+_BACK_S = 0.4
 
 
 class Beginning:
@@ -37,7 +40,8 @@ class Beginning:
 
     async def wait(self) -> None:
         """Make the shell begin the command, and set the record's phase. If the command does not begin in time, raise
-        NotAtPrompt, after sending SIGINT (^C) to the shell, which ends a hanging hook.
+        NotAtPrompt, after sending SIGINT (^C) to the shell, which ends a hanging hook. Raises ShellLost if the shell
+        does not answer, or hangs all the same.
         """
         desk, talk, record = self._desk, self._talk, self._record
         jobs = [asyncio.ensure_future(job) for job in (self._wait_started(), self._wait_given_up())]
@@ -51,18 +55,32 @@ class Beginning:
                 if desk.watch.shell is not None and not desk.terminal.closed.is_set():
                     send(desk.terminal.master, desk.watch.shell.pid, signal.SIGINT, desk.watch.processes)
                     desk.go.say("E", record.nonce)  # a shell that has accepted the command may wait after the mark E
-                raise NotAtPrompt(f"the session's shell did not begin the command {said}; the command will not run")
+                said = f"the session's shell did not begin the command {said}"
+                if await self._is_lost():
+                    raise ShellLost(said)
+                raise NotAtPrompt(f"{said}; the command will not run")
         finally:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
         record.phase = Phase.STARTED
         accepted, mark = talk.heard("A"), talk.heard("E")
-        record.half_line = int(accepted.fields[2]) if accepted is not None else 0
+        length = accepted.fields[2] if accepted is not None and len(accepted.fields) > 2 else ""
+        record.half_line = int(length) if length.isdecimal() else 0
         if mark is not None and talk.heard("S") is None and record.start is None:
             record.start = record.stop = mark.start
             record.end = End(125, "waypoint", said="the command was interrupted before it began", code="interrupted")
             record.phase = Phase.ENDED
+
+    async def _is_lost(self) -> bool:
+        """Return True if the shell hangs in its hooks: SIGINT has not brought it back to its prompt."""
+        shell = self._desk.watch.shell
+        try:
+            await self._desk.watch.wait_prompt(_BACK_S)
+        except NotAtPrompt:
+            if shell is not None and not self._desk.terminal.closed.is_set():
+                return has_foreground(self._desk.terminal.master, shell)
+        return False
 
     async def _wait_given_up(self) -> str:
         """Wait until the command's time to begin is over. Return a text that says which limit has passed."""
@@ -113,4 +131,4 @@ class Beginning:
         if not entered and not zsh:
             self._desk.terminal.typed.write(b"\r")
         if await hear(self._desk, self._talk, ("S", "E")) is None and not entered:
-            raise NotAtPrompt("the session's shell accepted the command but did not begin it")
+            raise ShellLost("the session's shell accepted the command but did not begin it")

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from waypoint.model.conditions import facts_of
 from waypoint.model.ids import random_hex
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.requests import ExecRequest
@@ -20,6 +21,7 @@ from waypoint.terminal.exec.command_text import text_of
 from waypoint.terminal.exec.delivery import Delivery
 from waypoint.terminal.exec.execution import Execution
 from waypoint.terminal.exec.input_feed import InputFeed
+from waypoint.terminal.exec.lost_shell import SHELL_LOST
 from waypoint.terminal.hooks.asking import Desk
 from waypoint.terminal.hooks.go_fifo import GoFifo
 from waypoint.terminal.hooks.run_folder import RunFolder
@@ -55,11 +57,12 @@ class CommandLine:
         shell's exit status when the session has ended (None: unknown).
         """
         self.renew: Callable[[], Awaitable[None]] = _no_renewal  # gives a new shell the state of the previous shell
+        self.can_renew: Callable[[], bool] = lambda: False  # see Desk
         self.first_prompt_by = 0.0  # seconds since the epoch; the first prompt is overdue after this
         self.watch = ShellWatch(terminal, nonce, processes)
         self.file = StateFile(state_path)  # the record of the running command
         self._state = self.file.state
-        self.desk = Desk(terminal, self.watch, folder, GoFifo(folder), ended)
+        self.desk = Desk(terminal, self.watch, folder, GoFifo(folder), ended, lambda: self.can_renew())
         self._delivery = Delivery(terminal)
         self._turn = asyncio.Lock()
         self._adopted = asyncio.Event()  # set while no command of an earlier daemon runs
@@ -137,6 +140,11 @@ class CommandLine:
                 end = await self._resume(known, request.offset, client)
             else:
                 end = await self._execute(request, client, in_turn=in_turn)
+                if end.code == SHELL_LOST and end.new_shell and self._may_repeat(request, in_turn=in_turn):
+                    before, end = end, await self._execute(request, client, in_turn=in_turn, again=True)
+                    end = msgspec.structs.replace(
+                        end, new_shell=True, state_lost=before.state_lost, degraded=before.degraded + end.degraded
+                    )
         except NotAtPrompt as lost:
             end = End(125, "waypoint", said=str(lost), code="shell-busy")
         except FileNotFoundError as error:
@@ -152,9 +160,16 @@ class CommandLine:
         finally:
             client.close()
             self._tasks -= {task}
-        return msgspec.structs.asdict(end)
+        return msgspec.structs.asdict(end) | {"degraded": facts_of(end.degraded)}
 
-    async def _execute(self, request: ExecRequest, client: ExecClient, *, in_turn: bool) -> End:
+    def _may_repeat(self, request: ExecRequest, *, in_turn: bool) -> bool:
+        """True if the last command has not begun, and can be run in the shell that replaces the lost one. The input of
+        a command with stdin may have been read already.
+        """
+        run = self._before if self._before is not None else self._current
+        return not in_turn and not request.stdin and run is not None and run.record.start is None
+
+    async def _execute(self, request: ExecRequest, client: ExecClient, *, in_turn: bool, again: bool = False) -> End:
         text = text_of(request)
         if "\0" in text:
             return End(2, "waypoint", said="a command line cannot contain a NUL character", code="usage")
@@ -163,7 +178,7 @@ class CommandLine:
         done = _nothing if in_turn else self._turn.release
         try:
             await client.wait_for(self.watch.wait_prompt(request.wait_prompt_s))
-            run = await self._prepare(request, text, client)
+            run = await self._prepare(request, text, client, again=again)
         except BaseException:
             done()
             raise
@@ -183,7 +198,7 @@ class CommandLine:
             earlier = "an earlier command, which did not end at its timeout," if stuck else "an earlier command"
             raise NotAtPrompt(f"{earlier} still runs; this command was not begun") from None
 
-    async def _prepare(self, request: ExecRequest, text: str, client: ExecClient) -> Execution:
+    async def _prepare(self, request: ExecRequest, text: str, client: ExecClient, *, again: bool) -> Execution:
         record = ExecRecord(
             id=request.id or random_hex(8),
             nonce=random_hex(8),
@@ -201,7 +216,8 @@ class CommandLine:
         try:
             self._state.begun = [*self._state.begun[1 - REMEMBERED :], record.id]
             self.file.save_command(record)
-            await client.outlet.note({"exec": record.id})
+            if not again:
+                await client.outlet.note({"exec": record.id})
             client.check_here()  # signals that the client sends after this are sent to the command
         except BaseException:
             self._state.begun.remove(record.id)

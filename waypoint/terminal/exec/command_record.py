@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from waypoint.model.conditions import Degradation
 from waypoint.terminal.hooks.prompt import Shell
 
 _SIZE = 4096  # bytes of the file: one page
@@ -19,6 +20,7 @@ class Phase(StrEnum):
 
     ASKED = "asked"  # the key may have been sent
     STARTED = "started"  # the shell has printed the mark S; the terminal's modes may be changed, the command may run
+    REPLACING = "replacing"  # the shell is lost: it may be killed, and the new shell may be at its prompt
     ENDED = "ended"  # the shell has printed the mark E; the modes may be restored, the shell may be at its prompt
     DONE = "done"  # all steps that involve the shell are taken
 
@@ -27,7 +29,8 @@ class End(msgspec.Struct, frozen=True):
     """How an exec ended: the content of the `x` frame (docs/protocol.md, section 2). `signal`: the last signal that was
     sent to the command at its timeout; "" if there was no timeout. `new_shell`: the command ended the session's shell,
     and a new shell replaces it. `state_lost`: the old shell left no complete state for the new shell. `code`: of the
-    error (ERROR_CODES in model/conditions.py), if Waypoint failed.
+    error (ERROR_CODES in model/conditions.py), if Waypoint failed. `degraded`: why Waypoint killed and replaced the
+    shell, if it did.
     """
 
     exit: int
@@ -38,6 +41,7 @@ class End(msgspec.Struct, frozen=True):
     new_shell: bool = False
     state_lost: bool = False
     code: str = ""
+    degraded: list[Degradation] = []
 
 
 class ExecRecord(msgspec.Struct, kw_only=True):
@@ -59,6 +63,7 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     stdin_open: bool = False
     half_line: int = 0
     new_shell: bool = False  # the command ended the shell, and the new shell does not have its state yet
+    lost_shell: int = 0  # the pid, inside the session, of a shell that Waypoint replaces
     is_output_lost: bool = False  # the first part of the output was lost with the ring
     end: End | None = None
 

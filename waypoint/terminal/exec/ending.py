@@ -8,23 +8,26 @@ import time
 from collections.abc import Awaitable, Callable
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
+from shellwrap.marks import Mark
 from waypoint.capture.layers.shell import MAX_BYTES, last_states
+from waypoint.linux.tasks import procfs
 from waypoint.linux.tty import terminals
 from waypoint.terminal.exec.command_record import End, ExecRecord
 from waypoint.terminal.hooks.asking import Desk, ask
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.run_folder import RunFolder, read_aside
-from waypoint.terminal.hooks.shell_watch import NotAtPrompt
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellLost
 
 # The signals that a command gets at its timeout, in this order. After each signal, the next is sent that many seconds
 # after the timeout. Time in which the session is frozen for a capture does not count; that time is measured in steps of
 # _STEP_S. SIGINT stops most commands and lets them clean up. SIGTERM stops editors, which then restore the terminal's
 # modes. A list of commands in a shell that ignores SIGINT continues with its next command after the first SIGKILL, so a
-# second SIGKILL follows.
-STOPS = ((SIGINT, 0.2), (SIGTERM, 0.35), (SIGKILL, 0.42), (SIGKILL, 0.5))
-MARGIN_S = STOPS[-1][1]
+# second SIGKILL follows. At the end the shell itself is killed and replaced (lost_shell.py), until MARGIN_S.
+STOPS = ((SIGINT, 0.2), (SIGTERM, 0.34), (SIGKILL, 0.4), (SIGKILL, 0.46))
+MARGIN_S = 0.5
 _STEP_S = 0.05
+_STATUS_DIGITS = 10
 # How many seconds to wait for the terminal's end and the shell's exit status when a session ends.
 _ENDING_S = 5.0
 # How many seconds the shell gets from the mark E to its prompt (PROMPT_COMMAND runs in this time). After that, the next
@@ -63,25 +66,40 @@ async def session_end(desk: Desk) -> End:
 
 
 async def find_status(desk: Desk, talk: HookExchange) -> int:
-    """Ask the shell for the exit status of a command whose end it did not report. Raises NotAtPrompt if the shell does
+    """Ask the shell for the exit status of a command whose end it did not report. Raises ShellLost if the shell does
     not answer.
     """
     try:
-        return int((await ask(desk, talk, "stat", ("T",))).fields[2])
-    except NotAtPrompt as lost:
+        return status_in(await ask(desk, talk, "stat", ("T",)))
+    except ShellLost as lost:
         said = "the command has ended but removed Waypoint's hooks from the shell, so its exit status is not known"
-        raise NotAtPrompt(said) from lost
+        raise ShellLost(said) from lost
 
 
-async def enforce_timeout(deadline: float, moving: asyncio.Event, stop: Callable[[Signals], Awaitable[None]]) -> None:
-    """Wait until `deadline` (CLOCK_BOOTTIME, seconds), then `stop` the command with the signals of STOPS. The caller
-    cancels this when the command ends. Returns after MARGIN_S if no signal has ended the command.
+def status_in(mark: Mark) -> int:
+    """Return the exit status in a mark E or T. 125 if the field has none: a user may have changed the hooks."""
+    text = mark.fields[2] if len(mark.fields) > 2 else ""
+    return int(text) if text.isdecimal() and len(text) <= _STATUS_DIGITS else 125
+
+
+async def wait_deadline(deadline: float, desk: Desk) -> int:
+    """Wait until `deadline` (CLOCK_BOOTTIME, seconds). Return the processor time that the shell has used, in
+    nanoseconds.
+    """
+    while (left_s := deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) > 0:
+        await asyncio.sleep(left_s)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return procfs.processor_ns(desk.watch.shell.pid) if desk.watch.shell is not None else 0
+    return 0
+
+
+async def stop_command(moving: asyncio.Event, stop: Callable[[Signals], Awaitable[None]]) -> None:
+    """`stop` the command at its timeout with the signals of STOPS. The caller cancels this when the command ends.
+    Returns after the last moment of STOPS if no signal has ended the command.
 
     `moving`: cleared while the session is frozen for a capture. No signal is sent in this time: the command could not
     act on SIGINT before SIGKILL ends it, and its end would make the capture fail.
     """
-    while (left_s := deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) > 0:
-        await asyncio.sleep(left_s)
     await moving.wait()
     begun = time.monotonic()
     for number, until_s in STOPS:

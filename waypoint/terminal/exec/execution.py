@@ -11,6 +11,7 @@ or save the changed modes.
 
 import asyncio
 import contextlib
+import logging
 import signal
 import termios
 import time
@@ -21,7 +22,7 @@ import msgspec
 
 from shellwrap.marks import Mark, format_mark
 from waypoint.linux.tty import terminals
-from waypoint.terminal.exec import ending
+from waypoint.terminal.exec import ending, lost_shell
 from waypoint.terminal.exec.beginning import Beginning
 from waypoint.terminal.exec.command_record import End, ExecRecord, Phase
 from waypoint.terminal.exec.command_text import REFUSED, is_refused
@@ -29,9 +30,9 @@ from waypoint.terminal.exec.input_feed import InputFeed
 from waypoint.terminal.exec.signals import ENDING, SignalQueue
 from waypoint.terminal.hooks.asking import Desk
 from waypoint.terminal.hooks.exchange import HookExchange
-from waypoint.terminal.hooks.prompt import Look
+from waypoint.terminal.hooks.prompt import Look, Shell
 from waypoint.terminal.hooks.run_folder import apart
-from waypoint.terminal.hooks.shell_watch import REPLACED_S, NotAtPrompt
+from waypoint.terminal.hooks.shell_watch import REPLACED_S, NotAtPrompt, ShellLost
 
 # While a command runs, the daemon repeatedly checks that the shell still exists. The interval between two checks begins
 # with the first value and doubles each time, up to the second value.
@@ -43,6 +44,8 @@ _GONE_S = 5.0
 _SHOWN_MAX = 240
 # In the mark E: the command has ended the shell, which is about to replace itself by a new shell (execve).
 _NEW_SHELL = "X"
+
+log = logging.getLogger(__name__)
 
 
 class Execution:
@@ -71,6 +74,7 @@ class Execution:
         self._save = save
         self._talk = HookExchange(desk.terminal, record.id, record.nonce, record.asked_at)
         self._beginning = Beginning(desk, self._talk, record, wait_prompt_s)
+        self._replacement: asyncio.Task[bool] | None = None  # kills the shell, which is lost
         self._is_replacing = False  # the command is about to replace the shell, which the hooks have announced
         self._stopped_by = ""  # the last signal that was sent to the command at its timeout; "": none
         self._signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
@@ -97,7 +101,7 @@ class Execution:
             # and these two lines change nothing.
             self.result.cancel()
             self.started.set()
-            for task in companions:
+            for task in (*companions, *([self._replacement] if self._replacement is not None else [])):
                 task.cancel()
             if self.feed is not None:
                 self.feed.close()
@@ -111,7 +115,7 @@ class Execution:
         try:
             with self._talk:
                 if record.phase is Phase.ASKED:
-                    await self._beginning.wait()
+                    await self._wait_begun()
                 await desk.terminal.moving.wait()
                 if record.phase is Phase.STARTED:
                     self._let_start()
@@ -121,14 +125,27 @@ class Execution:
                         asyncio.create_task(self._signals.run()),
                     ]
                     await self._wait_ended()
+                if record.phase is Phase.REPLACING:
+                    await self._wait_replaced()
                 await desk.terminal.moving.wait()
                 if record.phase is Phase.ENDED:
                     await self._let_end()
         except NotAtPrompt as lost:
             return End(125, "waypoint", said=str(lost), code="shell-busy")
+        except Exception:
+            log.exception("an exec failed")
+            return End(125, "waypoint", said="an unexpected error in Waypoint; the daemon's log has it", code="bug")
         except OSError as error:
             return End(125, "waypoint", said=f"{error.strerror}: {error.filename or 'the terminal'}")
         return record.end or End(125, "waypoint")
+
+    async def _wait_begun(self) -> None:
+        """Wait until the command begins. If the shell does not answer, replace the shell; the command does not run."""
+        try:
+            await self._beginning.wait()
+        except ShellLost as lost:
+            if not await self._replace_shell(lost_shell.refused(str(lost)), str(lost)):
+                raise
 
     @property
     def output_limit(self) -> int:
@@ -173,6 +190,8 @@ class Execution:
         desk, talk = self._desk, self._talk
         pause_s, at_prompt, replaced_s, gone_s = _FIRST_LOOK_S, 0, 0.0, 0.0
         while (mark := await self._hear_end(pause_s)) is None:
+            if self.record.phase is Phase.REPLACING:
+                return
             if desk.terminal.is_released and not desk.ended.done():
                 raise asyncio.CancelledError  # this daemon has released the running session; the next daemon continues
             if desk.terminal.closed.is_set() or desk.ended.done():
@@ -189,7 +208,7 @@ class Execution:
                 self._ended(0, replaced.start)
                 return
             if at_prompt == 2:
-                self._ended(await ending.find_status(desk, talk), desk.terminal.settled)
+                await self._find_status()
                 return
             desk.go.say_again("X" if self._is_replacing else "S", self.record.nonce)
             pause_s = _FIRST_LOOK_S if self._stopped_by or self._is_replacing else min(2 * pause_s, _LAST_LOOK_S)
@@ -200,7 +219,23 @@ class Execution:
             self.record.end = await ending.session_end(desk)
             return
         is_lost = new_shell and not await apart(desk.folder, ending.has_left_state)
-        self._ended(int(mark.fields[2]), mark.start, new_shell=new_shell, state_lost=is_lost)
+        self._ended(ending.status_in(mark), mark.start, new_shell=new_shell, state_lost=is_lost)
+
+    async def _find_status(self) -> None:
+        """Ask the shell for the status of a command whose end it did not report. If the shell does not answer, replace
+        the shell.
+        """
+        try:
+            status = await ending.find_status(self._desk, self._talk)
+        except NotAtPrompt as lost:
+            if self.record.phase is Phase.REPLACING:  # at the timeout
+                return
+            end = End(125, "waypoint", said=str(lost), code=lost_shell.SHELL_LOST)
+            if not isinstance(lost, ShellLost) or not await self._replace_shell(end, str(lost)):
+                raise
+            return
+        if self.record.phase is Phase.STARTED:
+            self._ended(status, self._desk.terminal.settled)
 
     async def _hear_end(self, timeout_s: float) -> Mark | None:
         """Wait for the mark E; return None after `timeout_s`. At the mark X (the command will replace the shell now),
@@ -226,7 +261,7 @@ class Execution:
         record.stop = max(position, record.start or 0)
         record.end = End(status)
         if self._stopped_by:
-            said = f"the command was stopped after {record.timeout_s:g} s, by SIG{self._stopped_by}"
+            said = self._stopped()
             record.end = End(124, "waypoint", said=said, signal=self._stopped_by)
         elif record.stdin_open and self.feed is None:
             record.end = End(
@@ -310,13 +345,84 @@ class Execution:
                 self._talk.interrupt()  # probe the shell at once, since it may not print the mark E
 
         if record.deadline is not None:
-            await ending.enforce_timeout(record.deadline, desk.terminal.moving, stop)
+            used_ns = await ending.wait_deadline(record.deadline, desk)
+            await ending.stop_command(desk.terminal.moving, stop)
             if record.phase is not Phase.STARTED or desk.terminal.closed.is_set() or desk.ended.done():
                 return  # the command has ended, or the session is ending
+            shell = desk.watch.shell
+            if shell is not None and not lost_shell.is_starved(shell, used_ns):
+                self._stopped_by = "KILL"
+                why = f"it ran longer than the timeout of {record.timeout_s:g} s, and did not act on signals"
+                if await self._replace_shell(End(124, "waypoint", said=self._stopped(), signal="KILL"), why):
+                    return
             self.stuck = True
             said = f"the command did not end at its timeout and still runs; SIG{self._stopped_by} was the last signal"
             record.end = End(124, "waypoint", said=said, signal=self._stopped_by)
             self._settle()
+
+    def _stopped(self) -> str:
+        return f"the command was stopped after {self.record.timeout_s:g} s, by SIG{self._stopped_by}"
+
+    async def _replace_shell(self, end: End, why: str) -> bool:
+        """Kill the shell, which is lost, and report the command's end `end`. `why`: in words. Return False if pid 1
+        cannot start a new shell; nothing has happened then. `_wait_replaced` waits for the new shell.
+        """
+        if self._replacement is None or (self._replacement.done() and not self._replacement.result()):
+            self._replacement = asyncio.create_task(self._replace(end, why))
+        return await asyncio.shield(self._replacement)
+
+    async def _replace(self, end: End, why: str) -> bool:
+        desk, record = self._desk, self.record
+        shell = desk.watch.shell
+        if shell is None or not desk.can_renew():
+            return False
+        try:
+            has_state = await lost_shell.leave_state(desk)
+        except OSError:  # the run folder was removed
+            return False
+        await desk.terminal.moving.wait()
+        if record.phase not in (Phase.ASKED, Phase.STARTED) or desk.hung_up.is_set():
+            desk.folder.remove(lost_shell.RENEW_FILE)
+            return False
+        record.phase, record.lost_shell = Phase.REPLACING, shell.inner_pid
+        await self._kill_shell(shell)
+        record.new_shell = True
+        record.end = msgspec.structs.replace(
+            end, new_shell=True, state_lost=not has_state, degraded=[lost_shell.renewed(why)]
+        )
+        self._save(record)
+        self._settle()
+        self._talk.interrupt()
+        return True
+
+    async def _kill_shell(self, shell: Shell) -> None:
+        """Kill the shell, and return when its output is read."""
+        desk, record = self._desk, self.record
+        self._save(record)
+        desk.folder.remove("req")  # the new shell must not find the request, whose key may still be unread
+        await lost_shell.kill(desk, shell)
+        lost_shell.clean_terminal(desk)
+        desk.terminal.raw_command = ()
+        await lost_shell.wait_read(desk)
+        mark = self._talk.heard("E", "X")
+        record.stop = max(desk.terminal.settled if mark is None else mark.start, record.start or 0)
+
+    async def _wait_replaced(self) -> None:
+        """Wait until the new shell is at its prompt. If the daemon before has not killed the lost shell, do that."""
+        desk, record = self._desk, self.record
+        if self._replacement is not None:
+            await asyncio.shield(self._replacement)
+        shell = desk.watch.shell
+        await desk.terminal.moving.wait()
+        if shell is not None and shell.inner_pid == record.lost_shell and desk.watch.look() is not Look.GONE:
+            await lost_shell.leave_state(desk)
+            await self._kill_shell(shell)
+        if record.end is None:
+            record.end = lost_shell.after_a_crash(record)
+        record.new_shell = True
+        self._settle()
+        desk.terminal.keyboard.release()
+        await ending.wait_new_shell(desk)
 
 
 def shown(text: str) -> str:

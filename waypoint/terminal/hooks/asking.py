@@ -5,6 +5,7 @@ requests.
 
 import asyncio
 import termios
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shellwrap.marks import KEY, Mark
@@ -13,7 +14,7 @@ from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.go_fifo import GoFifo
 from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.run_folder import RunFolder
-from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellLost, ShellWatch
 from waypoint.terminal.keyboard import PREFIXES
 from waypoint.terminal.terminal import Terminal
 
@@ -34,7 +35,7 @@ _START = b"\x11"  # ^Q
 class Desk:
     """The objects by which the daemon communicates with a session's shell. `ended` completes when the session ends,
     with the shell's exit status, or None if that is unknown. `hung_up` is set when the daemon begins to end the
-    session.
+    session. `can_renew`: whether pid 1 of the session can start a new shell in the place of a killed one.
     """
 
     terminal: Terminal
@@ -42,6 +43,7 @@ class Desk:
     folder: RunFolder
     go: GoFifo
     ended: asyncio.Future[int | None]
+    can_renew: Callable[[], bool] = lambda: False
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -49,15 +51,15 @@ async def ask(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str
     """Request `operation` (docs/protocol.md, section 3: `req`) from a shell at its prompt. Return the answer: the first
     mark whose kind is in `answers`.
 
-    Presses the key a second time if the shell does not answer the first. Raises NotAtPrompt if it answers neither,
-    OSError if the request cannot be written (disk full).
+    Presses the key a second time if the shell does not answer the first. Raises ShellLost if it answers neither,
+    NotAtPrompt if the shell has ended, OSError if the request cannot be written (disk full).
     """
     for again in (False, True):
         _press(desk, talk, operation, answers, again=again)
         mark = await hear(desk, talk, answers)
         if mark is not None:
             return mark
-    raise NotAtPrompt(
+    raise ShellLost(
         "the session's shell does not answer: Waypoint's hooks were removed from it (bind, unset), or cannot run"
     )
 

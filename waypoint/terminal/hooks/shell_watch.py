@@ -35,6 +35,10 @@ class NotAtPrompt(Exception):
     """The shell cannot take a command now; the text says why."""
 
 
+class ShellLost(NotAtPrompt):
+    """The shell waits at its prompt but answers no request: it cannot serve commands any more."""
+
+
 class ShellWatch:
     """Follows the marks P, by which the shell announces a prompt.
 

@@ -14,6 +14,7 @@ from waypoint.model.ids import random_hex
 from waypoint.model.records import ShellLayer
 from waypoint.terminal import standstill
 from waypoint.terminal.exec.command_line import FIRST_PROMPT_S, CommandLine
+from waypoint.terminal.exec.ending import status_in
 from waypoint.terminal.hooks.asking import BRIEF_S, ask_briefly
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look, has_foreground
@@ -105,13 +106,13 @@ async def is_in_a_command(line: CommandLine) -> bool:
     Return False also if the shell does not answer.
     """
     mark = await _look(line)
-    return mark is not None and mark.fields[3] == CONTINUED
+    return mark is not None and mark.fields[3:4] == (CONTINUED,)
 
 
 async def last_status(line: CommandLine) -> int:
     """Return the status of the shell's last command ($?). 0 if the shell is not at its prompt or does not answer."""
     mark = await _look(line) if await comes_to_prompt(line) else None
-    return int(mark.fields[2]) & 0xFF if mark is not None and mark.fields[2].isdecimal() else 0
+    return status_in(mark) & 0xFF if mark is not None else 0
 
 
 async def _look(line: CommandLine) -> Mark | None:
@@ -131,7 +132,7 @@ async def _ask(line: CommandLine, ident: str) -> bool:
     desk = line.desk
     with HookExchange(desk.terminal, ident, random_hex(8), desk.terminal.ring.end) as talk:
         mark = await ask_briefly(desk, talk, "state", ("K", "B"))
-    return mark is not None and mark.kind == "K" and mark.fields[2] == "ok"
+    return mark is not None and mark.kind == "K" and mark.fields[2:3] == ("ok",)
 
 
 def still_holds(line: CommandLine, asked: Asked) -> bool:

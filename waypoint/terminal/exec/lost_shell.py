@@ -1,0 +1,111 @@
+"""Ends a shell that no longer serves commands: Waypoint kills it, and pid 1 of the session starts a new one in its
+place (shellwrap/first.sh). The new shell gets the state that the killed shell wrote at its last prompt
+(terminal/shell/renewal.py).
+"""
+
+import asyncio
+import contextlib
+import os
+import termios
+from signal import SIGKILL
+
+from waypoint.capture.layers.shell import MAX_BYTES, last_number
+from waypoint.linux.tasks import pidfd, procfs, signals
+from waypoint.linux.tty import terminals
+from waypoint.model.conditions import Degradation, degradation
+from waypoint.terminal.exec.command_record import End, ExecRecord
+from waypoint.terminal.hooks.asking import Desk
+from waypoint.terminal.hooks.prompt import Shell
+from waypoint.terminal.hooks.run_folder import RunFolder, apart
+
+RENEW_FILE = "renew"
+"""In the run folder: asks pid 1 to start a new shell when the present one was killed (docs/protocol.md, section 3)."""
+SHELL_LOST = "shell-lost"
+"""The code of the error of a command that ran in a shell that was lost, so that nothing is known about its end."""
+# How long a killed process may take to end. A process that the kernel does not let end keeps its session's shell.
+_GONE_S = 0.05
+_READ_S = 0.03
+# Processor time. A shell that has got less since the first signal of its timeout had no time to act on the signals.
+_STARVED_NS = 5_000_000
+
+
+def renewed(why: str) -> Degradation:
+    """Return the condition of a session whose shell was killed and replaced. `why`: in words."""
+    return degradation("shell-renewed", "shell", why)
+
+
+def refused(said: str) -> End:
+    """Return the End of a command that was not begun, because the shell was lost before."""
+    return End(125, "waypoint", said=f"{said}; the command was not begun", code=SHELL_LOST)
+
+
+async def leave_state(desk: Desk) -> bool:
+    """Tell pid 1 to start a new shell, and which state the new shell takes over. Return False if there is no complete
+    state. Raises OSError.
+    """
+    number = await apart(desk.folder, _last_number)
+    desk.folder.write(RENEW_FILE, f"{number or '0:'}\n".encode("ascii"))
+    return number is not None
+
+
+def _last_number(folder: RunFolder) -> str | None:
+    return last_number(lambda name: folder.read(name, MAX_BYTES))
+
+
+async def kill(desk: Desk, shell: Shell) -> bool:
+    """Kill the shell. Return whether it has ended within `_GONE_S`."""
+    try:
+        fd = pidfd.open(shell.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        if not procfs.is_same(shell.pid, shell.start_ticks):
+            return True
+        signals.send(shell.pid, SIGKILL, desk.watch.processes)
+        return await asyncio.to_thread(pidfd.wait_ended, fd, _GONE_S)
+    finally:
+        os.close(fd)
+
+
+def clean_terminal(desk: Desk) -> None:
+    """Give the terminal the modes of a new terminal, and remove the input that the killed shell has not read: the key
+    of the hooks may be in it.
+    """
+    master = desk.terminal.master
+    if desk.terminal.closed.is_set():
+        return
+    fresh, slave = os.openpty()
+    try:
+        numbers, characters = terminals.attributes(fresh)
+    finally:
+        os.close(fresh)
+        os.close(slave)
+    with contextlib.suppress(OSError):
+        termios.tcflush(master, termios.TCOFLUSH)
+    terminals.release_output(master)
+    terminals.set_attributes(master, numbers, characters)
+
+
+async def wait_read(desk: Desk) -> None:
+    """Wait until the terminal's output is read, at most `_READ_S`: programs in the background may print on."""
+    terminal = desk.terminal
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_READ_S):
+            while not terminal.closed.is_set() and terminals.unread_bytes(terminal.master):
+                await terminal.wait_news()
+
+
+def after_a_crash(record: ExecRecord) -> End:
+    """Return the End of a command whose shell an earlier daemon has killed, or was about to kill."""
+    why = "Waypoint's daemon was replaced while it replaced the shell"
+    said = "the command was stopped with its shell"
+    code = 124 if record.timeout_s is not None and record.start is not None else 125
+    return End(code, "waypoint", said=said, code=SHELL_LOST, new_shell=True, degraded=[renewed(why)])
+
+
+def is_starved(shell: Shell, used_ns: int) -> bool:
+    """Return True if the shell wants to run, but has got no processor since it had used `used_ns`."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        is_running = procfs.stat(shell.pid).state == "R"
+        return is_running and procfs.processor_ns(shell.pid) - used_ns < _STARVED_NS
+    return False
