@@ -146,6 +146,18 @@ def test_after_a_kill_at_any_step_the_old_or_the_new_state_exists(w: PausableHom
     check_after(w, transaction, before, is_done=is_done)
 
 
+def test_a_restore_that_is_refused_starts_nothing(w: PausableHome) -> None:
+    hold = "import os, time; pipe = os.pipe2(os.O_DIRECT); print(1, flush=True); time.sleep(1000)"
+    until_held = "until [ -s /srv/held ]; do sleep 0.05; done"
+    assert w.client.session("w").exec(f"python3 -c '{hold}' >/srv/held & {until_held}").exit == 0
+    before = say(w.client, "w")
+    with w.pauses.armed(Step.RESERVED) as armed, w.home.background("restore", "base", "-b", "w") as command:
+        ended = os.pidfd_open(command.pid)
+        assert armed.wait(or_end_of=ended) is None, "the new session was begun before the refusal was known"
+        os.close(ended)
+        assert (command.wait(PATIENCE_S), say(w.client, "w")) == (5, before)
+
+
 def test_the_next_daemon_starts_the_sessions_that_an_undo_has_not_started_yet(w: PausableHome) -> None:
     client = w.client
     w.home.must("fork", "base", "f1", "f2")

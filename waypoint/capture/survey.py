@@ -12,17 +12,20 @@ from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture
 from waypoint.model.records import Tier
 from waypoint.model.session_facts import SurveyedProcess
-from waypoint.processes import freeze, refusals
+from waypoint.processes import freeze, refusals, watches
 from waypoint.processes.refusals import Refusal
 from waypoint.processes.respawn.redact import command_line
 
 
 def check_refused(subject: Subject) -> None:
     """Raise CannotCapture if a capture with processes would be refused. Makes the checks that take little time, and
-    leaves out states that may end in a moment: watched files, and the states at the freeze, are checked later.
+    leaves out states that may end in a moment: the names of watched files, and the states at the freeze, are checked
+    later.
     """
-    for refusal in refusals.find(subject.facts.init_pid, subject.processes()):
+    init, pids = subject.facts.init_pid, subject.processes()
+    for refusal in refusals.find(init, pids):
         raise refusal.error()
+    watches.check_number(init, pids)
 
 
 def survey(area: Area, subject: Subject, why_no_criu: str) -> list[SurveyedProcess]:
@@ -54,12 +57,12 @@ def _refusals(area: Area, subject: Subject, pids: list[int]) -> Iterator[Refusal
         yield _of_error(subject.facts.init_pid, error)
         return  # looking at so many files would take many seconds
     yield from refusals.find(subject.facts.init_pid, pids, brief_s=freeze.WAIT_S)
-    with find_watches(area, subject) as watches:
+    with find_watches(area, subject) as watched:
         try:
-            watches.look(pids)
+            watched.look(pids)
         except CannotCapture as error:
             yield _of_error(subject.facts.init_pid, error)
-        yield from watches.refusals()
+        yield from watched.refusals()
 
 
 def _of_error(pid: int, error: CannotCapture) -> Refusal:

@@ -48,6 +48,7 @@ def take(taking: Taking) -> Capture:
     """
     pause, tier = Pause(taking.subject.facts.cgroup), taking.options.tier
     if tier in ("files", "respawn"):
+        taking.options.on_accepted()
         return _attempt(taking, pause, tier)
     try:
         return _take_with_processes(taking, pause)
@@ -72,6 +73,7 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
         raise CannotCapture("dump", "the processes", taking.why_no_criu, "see 'waypoint doctor'", code="no-criu")
     subject = taking.subject
     check_refused(subject)
+    taking.options.on_accepted()
     before = _programs(subject)
     try:
         return _attempt(taking, pause, "live")

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Awaitable, Mapping
-from typing import NamedTuple
+from collections.abc import Coroutine, Mapping
+from typing import Any, NamedTuple
 
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.layers.subject import Subject
@@ -215,9 +215,12 @@ async def _replace(
     """
     resources = sessions.resources
     await births.reserve(resources, [birth], instead_of=live)
-    options = CaptureOptions(None, "replaced", keep_frozen=True)
+    loop = asyncio.get_running_loop()
+    accepted = asyncio.Event()
+    on_accepted = functools.partial(loop.call_soon_threadsafe, accepted.set)
+    options = CaptureOptions(None, "replaced", keep_frozen=True, on_accepted=on_accepted)
     taking = capture_to_end(resources, live, options, f"restore {name} in place of", consent)
-    aside, new = await _exchange(resources, live, birth, taking)
+    aside, new = await _exchange(resources, live, birth, taking, accepted)
     try:
         if isinstance(aside, BaseException):
             raise aside
@@ -246,17 +249,26 @@ async def _replace(
 
 
 async def _exchange(
-    resources: Resources, live: LiveSession, birth: Birth, taking: Awaitable[Capture]
+    resources: Resources, live: LiveSession, birth: Birth, taking: Coroutine[Any, Any, Capture], accepted: asyncio.Event
 ) -> tuple[Capture | BaseException, LiveSession | BaseException]:
     """Await `taking`, which captures the session `live` and leaves it frozen, and start the session of `birth`. Return
     the results or exceptions of both.
 
-    Both run concurrently, except on the host's network. There both sessions may need the same ports, and `live` can
-    share its ports only by changing its sockets; the capture must not contain this change, so it is taken first.
+    Both run concurrently once the checks before the capture have set `accepted`: a refusal is known before the new
+    session is begun. On the host's network both sessions may need the same ports, and `live` can share its ports only
+    by changing its sockets; the capture must not contain this change, so it is taken first.
     """
-    if birth.row.setting.net != "host":
-        return await asyncio.gather(taking, _bring_up_proven(resources, birth), return_exceptions=True)
-    (aside,) = await asyncio.gather(taking, return_exceptions=True)
+    capturing, checking = asyncio.ensure_future(taking), asyncio.ensure_future(accepted.wait())
+    try:
+        await asyncio.wait([capturing, checking], return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        capturing.cancel()
+        raise
+    finally:
+        checking.cancel()
+    if birth.row.setting.net != "host" and accepted.is_set():
+        return await asyncio.gather(capturing, _bring_up_proven(resources, birth), return_exceptions=True)
+    (aside,) = await asyncio.gather(capturing, return_exceptions=True)
     if isinstance(aside, BaseException):
         return aside, aside
     with contextlib.ExitStack() as sharing:
