@@ -37,6 +37,9 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
         home.must("exec", "--", f"head -c {large} /dev/urandom > {folder}/large")
         home.must("cp", f"main:{folder}/few", f"{folder}/few-to-copy")
         home.must("cp", f"main:{folder}/large", f"{folder}/large-to-copy")
+        for number in range(30):
+            home.must("exec", "-b", "large", "--", f"echo {number} > {folder}/many/d0/f0")
+            home.must("checkpoint", f"large-{number}", "-b", "large")
         copy = Path(folder, "copy")
         yield [
             Figure(
@@ -52,6 +55,15 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
                 unit="ms",
                 measure=lambda: ms_of_command(home.argv("diff", "before", "after"), home.env),
                 aim=at_most(100, "ms"),
+                max_runs=5,
+            ),
+            Figure(
+                name=f"du of 30 captures of {many} files",
+                unit="ms",
+                measure=lambda: ms_of_command(home.argv("du"), home.env),
+                floor=lambda: _ms_in_session(home, "du", "-s", f"{folder}/many", branch="large"),
+                floor_name="du(1) of one of them",
+                aim=at_most(2000, "ms"),
                 max_runs=5,
             ),
             Figure(
@@ -82,8 +94,8 @@ def _fill(home: Home, place: str, count: int, branch: str = "main") -> None:
     home.must("run", "-b", branch, "--", "python3", "-c", script, timeout_s=300)
 
 
-def _ms_in_session(home: Home, *words: str) -> float:
-    return ms_of_command(home.argv("run", "-b", "main", "--", *words), home.env)
+def _ms_in_session(home: Home, *words: str, branch: str = "main") -> float:
+    return ms_of_command(home.argv("run", "-b", branch, "--", *words), home.env)
 
 
 def _take_back(home: Home, few: Path) -> None:

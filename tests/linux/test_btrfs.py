@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux.storage import btrfs, loop, mounts
+from waypoint.linux.calls import programs
+from waypoint.linux.storage import btrfs, btrfs_blocks, btrfs_sharing, loop, mounts
+from waypoint.linux.storage.descriptors import open_folder
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
 
@@ -147,3 +149,41 @@ def test_a_snapshot_does_not_block_other_threads(top: str) -> None:
         ended.set()
         other.join()
     assert max(after - before for before, after in itertools.pairwise(seen)) < took_s / 2
+
+
+def test_own_bytes_are_those_that_removing_a_subvolume_frees(top: str) -> None:
+    btrfs.create_subvolume(f"{top}/one")
+    for number in range(2000):
+        Path(top, f"one/{number}").write_bytes(os.urandom(4096))
+    Path(top, "one/large").write_bytes(os.urandom(16 * MIB))
+    btrfs.snapshot_subvolume(f"{top}/one", f"{top}/two", readonly=True)
+    with open(f"{top}/one/large", "r+b") as file:
+        file.write(bytes(4 * MIB))
+    for number in range(0, 2000, 2):
+        os.unlink(f"{top}/one/{number}")
+    Path(top, "one/new").write_bytes(os.urandom(3 * MIB))
+    btrfs.create_subvolume(f"{top}/three")
+    programs.run("cp", "--reflink=always", f"{top}/one/new", f"{top}/three/copy")
+    btrfs.sync_filesystem(top)
+
+    trees, everything = btrfs_sharing.sharing(top)
+    assert {name: total // MIB for name, (total, _) in trees.items()} == {"one": 27, "two": 24, "three": 3}
+    assert btrfs.space_on_device(top).data_bytes <= everything < btrfs.space_on_device(top).data_bytes + 4 * MIB
+    for name in ("two", "three", "one"):
+        before, own = btrfs.space_on_device(top).data_bytes, btrfs_sharing.sharing(top).trees[name][1]
+        btrfs.destroy_subvolume(f"{top}/{name}")
+        assert btrfs.wait_until_cleaned(top, 60)
+        freed = before - btrfs.space_on_device(top).data_bytes
+        assert freed <= own < freed + 2 * MIB, name  # metadata counts, too
+    assert btrfs_sharing.sharing(top) == ({}, 0)
+
+
+def test_a_block_that_was_used_again_is_recognised(top: str) -> None:
+    btrfs.create_subvolume(f"{top}/one")
+    btrfs.sync_filesystem(top)
+    with btrfs_blocks.Disk(top) as disk, open_folder(top) as fd:
+        (root,) = btrfs_sharing.roots(fd, top).values()
+        assert [block.address for block in disk.read({root.address: root.transaction}, root.level)] == [root.address]
+        for wanted, level in (({root.address: root.transaction + 1}, 0), ({root.address: root.transaction}, 1)):
+            with pytest.raises(btrfs_blocks.Changed):
+                list(disk.read(wanted, level))

@@ -401,14 +401,11 @@ def test_a_session_whose_files_cannot_be_measured_is_listed(monkeypatch: pytest.
     assert [(one["code"], one["detail"]) for one in found.degraded] == [("not-measured", "Input/output error")]
 
 
-def test_a_session_whose_files_cannot_be_measured_is_listed_by_du_without_sizes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_session_whose_files_cannot_be_measured_is_listed_by_du_without_sizes(tmp_path: Path) -> None:
     pool, row = CopyPool(str(tmp_path)), row_of("main")
     pool.create(row.tree)
-    monkeypatch.setattr(usage, "MEASURE_S", 0.0)
-    home: Any = SimpleNamespace(pool=pool)
-    found = usage._of_session(home, row)
+    found = usage._of_session(row, pool.measure([row.tree], 0.0))
+    assert found is not None
     assert (found["names"], found["files_bytes"], found["own_files_bytes"]) == (["main"], None, None)
     assert [(one["code"], one["detail"]) for one in found["degraded"]] == [("not-measured", "it takes longer than 0 s")]
 

@@ -21,7 +21,7 @@ from waypoint.records.names import Names
 from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Jobs
-from waypoint.upper.contract import Outlook, Shares
+from waypoint.upper.contract import Outlook, PoolUsage, Shares
 
 NEVER, ALWAYS = float("inf"), 0.0
 """Values of `since`: NEVER keeps no operation, ALWAYS keeps all."""
@@ -258,12 +258,14 @@ def test_above_the_budget_stored_captures_are_evicted_the_least_recently_used_fi
     home = home_with(names, captures, [ROOM] * 9)
     sessions = {"main": 0}
     home.pool.unique_bytes = lambda: 60 - 10 * len(evicted) + sessions["main"]
-    home.pool.shares = lambda _tree, _limit_s: Shares(0, sessions["main"])
+    home.pool.measure = lambda names, _limit_s: PoolUsage(
+        {name: Shares(0, sessions["main"]) for name in names}, {}, home.pool.unique_bytes()
+    )
     monkeypatch.setattr(captures.images, "make_hot", lambda _: None)
     (captures._area.hot.folder / kept[0].id).mkdir()
     with captures.hold(kept[0]):
         pass
-    base = captures.copies_bytes() - 60
+    base = captures.usage([]).copies_bytes() - 60
     begin(names, row_of("main"), kept[-1].id)
     sessions["main"] = 1 << 40
     work = housekeeping._Work(home, SimpleNamespace(), -1.0, removal.NO_POLICY, base + 45)

@@ -12,7 +12,7 @@ import pytest
 from tests.upper.pictures import furnish, picture
 from tests.upper.pool_homes import MIB, PoolHome, fill, used_bytes
 from tests.waiting import PATIENCE_S, wait_until
-from waypoint.linux.storage import btrfs, mounts
+from waypoint.linux.storage import btrfs, btrfs_sharing, mounts
 from waypoint.model.errors import Failed, StateConflict, UnknownName
 from waypoint.upper.contract import GrowthOutcome, Pool
 from waypoint.upper.copy_pool import SEALED
@@ -250,7 +250,7 @@ def test_folders_deeper_than_a_path_are_measured_and_removed(pool: Pool) -> None
         os.close(outer)
     os.close(inner)
     assert pool.usage("deep") >= 0
-    assert pool.shares("deep").total_bytes >= 0
+    assert pool.measure(["deep"]).trees["deep"].total_bytes >= 0
     assert pool.disk_bytes() >= 0
     pool.remove("deep")
     assert pool.list() == ()
@@ -390,17 +390,22 @@ def test_the_size_of_a_pool_in_a_file_needs_no_walk_over_its_files(pool: Pool, m
     assert before // MIB == (16 if pool.driver == "copy" else 8)
 
 
-def test_shares_separate_own_from_shared_bytes(pool: Pool) -> None:
+@pytest.mark.parametrize("can_read_blocks", [True, False])
+def test_own_bytes_of_trees_are_told_from_shared_ones(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, *, can_read_blocks: bool
+) -> None:
+    if not can_read_blocks:
+        monkeypatch.setattr(btrfs_sharing, "__file__", "/dev/null/no-program")
     Path(pool.create("one"), "both").write_bytes(os.urandom(8 * MIB))
     pool.snapshot("one", "two")
     Path(pool.path("two"), "own").write_bytes(os.urandom(3 * MIB))
     pool.sync("two")
     pool.settle()
-    one, two = pool.shares("one"), pool.shares("two")
+    found = pool.measure(["one", "two", "none"])
+    one, two = found.trees["one"], found.trees["two"]
     copies = 2 if pool.driver == "copy" else 1  # with the driver `copy`, trees share no space
     assert [found.total_bytes // MIB for found in (one, two)] == [8, 11]
     assert [found.own_bytes // MIB for found in (one, two)] == ([8, 11] if copies == 2 else [0, 3])
-    assert pool.unique_bytes() // MIB == 8 * copies + 3
+    assert [size // MIB for size in (pool.unique_bytes(), found.unique_bytes)] == 2 * [8 * copies + 3]
     assert pool.disk_bytes() >= pool.unique_bytes()
-    with pytest.raises(UnknownName):
-        pool.shares("none")
+    assert (len(found.trees), found.failed) == (2, {})

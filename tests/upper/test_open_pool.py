@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.upper.pool_homes import MIB, SIZES, hide_program, mount_new, used_bytes
-from waypoint.linux.storage import mounts
+from waypoint.linux.storage import filesystem, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
 from waypoint.upper.contract import refusals
 from waypoint.upper.open_pool import Driver, open_pool
@@ -122,3 +122,18 @@ def test_an_error_of_the_system_has_a_next_step() -> None:
         with pytest.raises(Failed, match="no") as caught, refusals("make", "it"):
             raise error
         assert caught.value.next_step == "see the kernel's log (dmesg), and try again"
+
+
+def test_a_sealed_tree_of_plain_folders_is_measured_once(corner: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = open_pool(corner, "copy")
+    Path(pool.create("one"), "file").write_bytes(bytes(3 * MIB))
+    pool.snapshot("one", "two", sealed=True)
+    before = pool.usage("two")
+    pool.snapshot("two", "three")
+    Path(pool.path("three"), "more").write_bytes(bytes(2 * MIB))
+    assert (before // MIB, pool.usage("three") // MIB) == (3, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(filesystem, "used_bytes", lambda *_: pytest.fail("walks over the files"))
+        assert pool.usage("two") == before
+    pool.remove("one")
+    assert pool.unique_bytes() // MIB == 8

@@ -54,7 +54,7 @@ from waypoint.processes.respawn.manifest import Manifest
 from waypoint.records.change import Change
 from waypoint.records.names import Names
 from waypoint.records.reading import content_removed
-from waypoint.upper.contract import NEXT_STEPS, Pool, Shares, refusals
+from waypoint.upper.contract import NEXT_STEPS, Pool, PoolUsage, Shares, refusals
 from waypoint.upper.placing import Where
 
 FindCriu = Callable[[], CriuProgram]
@@ -67,10 +67,26 @@ SpawnBeside = Callable[[int], Spawn]
 
 
 class Usage(NamedTuple):
-    """Bytes on disk. `hot_bytes`: the size of everything except the files, which no two captures share."""
+    """Bytes on disk, outside of the store. `pool`: of the files of captures and live sessions. `hot`: by the id of a
+    capture, of everything except its files, which no two captures share. `hot_bytes`: of all captures, and of what is
+    left of removed ones. `live`: the upper trees of live sessions.
+    """
 
-    files: Shares
+    pool: PoolUsage
+    hot: dict[str, int]
     hot_bytes: int
+    live: frozenset[str]
+
+    def files_of(self, capture: Capture) -> Shares | Failed | None:
+        """Failed: why the files could not be measured. None if the capture has been removed."""
+        return self.pool.of(capture.tree)
+
+    def copies_bytes(self) -> int:
+        """The bytes of all captures. What they share with a live session counts. So do all files of a live session that
+        could not be measured.
+        """
+        own = sum(shares.own_bytes for tree, shares in self.pool.trees.items() if tree in self.live)
+        return max(0, self.hot_bytes + self.pool.unique_bytes - own)
 
 
 class Captures:
@@ -275,18 +291,10 @@ class Captures:
         return sorted(stored, key=lambda capture: max(capture.created, self._area.hot.used_at(capture.id)))
 
     def exceed(self, budget: int) -> bool:
-        """Whether `copies_bytes` is more than `budget`. Examines the files of live sessions only if it may be."""
-        return self._outside_bytes() > budget and self.copies_bytes() > budget
-
-    def copies_bytes(self, limit_s: float | None = None) -> int:
-        """The bytes on disk of all captures outside of the store. What they share with a live session counts. So do all
-        files of a live session whose measurement takes longer than `limit_s`.
+        """Whether all captures outside of the store take more than `budget`. Examines the files of live sessions only
+        if they may.
         """
-        own = 0
-        for row in self._names.live():
-            with contextlib.suppress(UnknownName, *([Failed] if limit_s is not None else [])):  # or it has ended
-                own += self._area.pool.shares(row.tree, limit_s).own_bytes
-        return max(0, self._outside_bytes() - own)
+        return self._outside_bytes() > budget and self.usage([]).copies_bytes() > budget
 
     def _outside_bytes(self) -> int:
         return self._area.hot.used_bytes() + self._area.pool.unique_bytes()
@@ -354,14 +362,15 @@ class Captures:
             found[kind]["digest"] = digest
         return found
 
-    def usage(self, capture: Capture, limit_s: float | None = None) -> "Usage":
-        """Return the bytes that the capture occupies on disk outside of the store. Walks over all its files. Raises
-        UnknownName if the capture has been removed, Failed if the walk takes longer than `limit_s`.
-        """
-        if not self.images.is_hot(capture) and self._names.standing(capture.id).image is not None:
-            return Usage(Shares(0, 0), 0)
-        files = self._area.pool.shares(capture.tree, limit_s)
-        return Usage(files, self._area.hot.used_bytes(capture.id))
+    def usage(self, captures: Iterable[Capture], limit_s: float | None = None) -> Usage:
+        """The bytes that live sessions and these captures occupy on disk. `limit_s`: as for `Pool.measure`."""
+        live = frozenset(row.tree for row in self._names.live())
+        pool = self._area.pool.measure([*live, *(one.tree for one in captures)], limit_s)
+        return Usage(pool, self._area.hot.used_by_each(), self._area.hot.used_bytes(), live)
+
+    def is_evicted(self, capture: Capture) -> bool:
+        """Whether the capture is in the store only."""
+        return not self.images.is_hot(capture) and self._names.standing(capture.id).image is not None
 
     def criu_log(self, name: str) -> tuple[int, str] | None:
         """The uid of the user whose session CRIU failed to dump or restore, and CRIU's log; None if no log `name`
@@ -369,9 +378,9 @@ class Captures:
         """
         return self._area.hot.read_log(f"{name}.log")
 
-    def hot_bytes(self) -> tuple[int, int]:
-        """Return the bytes on disk of all captures without their files, and of logs of failed dumps and restores."""
-        return self._area.hot.used_bytes(), self._area.hot.logs_bytes()
+    def logs_bytes(self) -> int:
+        """The bytes on disk of the logs of failed dumps and restores."""
+        return self._area.hot.logs_bytes()
 
 
 class HeldCapture:

@@ -462,7 +462,7 @@ class DuFacts:
     the holders as if nothing were shared. `unique_bytes`: this sum with each shared block counted once; if the request
     names holders: the sum of their `own_files_bytes` and `processes_bytes`. `stored_bytes`: durable data in the store.
     `hot_bytes`: the hot area (all parts of captures except their files). `pool_bytes`: the pool's size on disk.
-    `overhead_bytes`: the part of the pool that belongs to no file: free space and btrfs metadata. `rings_bytes`:
+    `overhead_bytes`: the part of the pool that belongs to no tree: free space and btrfs's own tables. `rings_bytes`:
     terminals of live sessions, in memory. `home_bytes`: the whole home on disk. `free_bytes`: free space of that disk.
     `copies_bytes`: of all captures outside of the store, without what only live sessions have. `hot_budget_bytes`: if
     they take more, captures that are in the store are evicted. `storing`: the progress of the job that stores captures,

@@ -346,7 +346,7 @@ class LogsRequest(Request, frozen=True):
     follow: bool = False
 
 
-MOST_NAMES = 256  # in one `du` request: each takes a walk over all files of a capture
+MOST_NAMES = 256  # in one `du` request: each may take a walk over all files of a capture
 
 
 class SessionsQuery(Request, frozen=True):

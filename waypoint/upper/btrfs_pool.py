@@ -9,12 +9,14 @@ import dataclasses
 import errno
 import math
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from waypoint.linux.storage import btrfs, filesystem, quota
+from waypoint.linux.storage import btrfs, btrfs_sharing, filesystem, quota
+from waypoint.model.errors import Failed
 from waypoint.model.ids import random_hex
-from waypoint.upper.contract import Outlook, Shares, refusals
+from waypoint.upper.contract import Outlook, PoolUsage, Shares, refusals
 from waypoint.upper.trees import FolderOfTrees
 
 _SETTLE_S = 10.0
@@ -48,7 +50,22 @@ class BtrfsPool(FolderOfTrees):
                 if name.startswith(".") and btrfs.is_subvolume(f"{folder}/{name}"):
                     btrfs.destroy_subvolume(f"{folder}/{name}")
 
-    def shares(self, name: str, limit_s: float | None = None) -> Shares:
+    def measure(self, names: Iterable[str], limit_s: float | None = None) -> PoolUsage:
+        if not filesystem.is_readonly(self._folder):
+            with contextlib.suppress(OSError):  # a full pool: then the sizes are those of the last commit
+                btrfs.sync_filesystem(self._folder)
+        try:
+            found = btrfs_sharing.sharing(self._folder, limit_s)
+        except (OSError, subprocess.CalledProcessError):
+            return super().measure(names, limit_s)
+        except subprocess.TimeoutExpired as error:
+            said = f"it takes longer than {error.timeout:g} s"
+            failed = {name: Failed("measure the upper tree", name, said) for name in names}
+            return PoolUsage({}, failed, self.unique_bytes())
+        trees = {name: Shares(*found.trees[name]) for name in names if name in found.trees}
+        return PoolUsage(trees, {}, found.all_bytes)
+
+    def _shares(self, name: str, limit_s: float | None) -> Shares:
         with self._tree("measure the upper tree", name) as path:
             found = btrfs.disk_usage(path, limit_s)
         return Shares(found.total, found.own)

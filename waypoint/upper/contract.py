@@ -12,7 +12,7 @@ that raises, `list` shows the same trees as before.
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -94,6 +94,21 @@ class Shares:
 
     total_bytes: int
     own_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsage:
+    """`trees`: the sizes of trees. `failed`: why other trees have not been measured. Trees that do not exist are in
+    neither. `unique_bytes`: of all trees of the pool, counting each shared block once.
+    """
+
+    trees: dict[str, Shares]
+    failed: dict[str, Failed]
+    unique_bytes: int
+
+    def of(self, name: str) -> Shares | Failed | None:
+        """The sizes of a tree; or why they are not known; None if there is no such tree."""
+        return self.trees.get(name) or self.failed.get(name)
 
 
 def mib(size_bytes: int) -> str:
@@ -260,9 +275,13 @@ class Pool(Protocol):
         """
         ...
 
-    def shares(self, name: str, limit_s: float | None = None) -> Shares:
-        """Bytes of the tree's files on disk, and how many of them other trees do not share. Data in the page cache does
-        not count. copy: nothing counts as shared. Raises Failed after `limit_s`.
+    def measure(self, names: Iterable[str], limit_s: float | None = None) -> PoolUsage:
+        """Bytes of each tree on disk, and how many of them other trees of the pool do not share.
+
+        btrfs: one pass over all trees, which reads shared metadata once: 0.2 s for 30 snapshots of 40,000 files. Where
+        the disk cannot be read, it walks over the files of each tree. Metadata counts, too. copy: walks over the files
+        of trees that are not sealed, and of sealed ones the first time; nothing counts as shared. The pass, and each
+        walk, is given up after `limit_s`.
         """
         ...
 

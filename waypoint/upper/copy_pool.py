@@ -14,7 +14,7 @@ import errno
 import os
 
 from waypoint.linux.storage import filesystem
-from waypoint.model.errors import HostLacks, StateConflict
+from waypoint.model.errors import HostLacks, StateConflict, UnknownName
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import NAME_TAKEN, refusals
 from waypoint.upper.trees import FolderOfTrees
@@ -24,6 +24,7 @@ _MAKING = ".making-"
 
 # An attribute of the tree's top folder, so it is renamed with the tree; overlayfs does not show it in the session.
 SEALED = "trusted.waypoint.sealed"
+_SIZE = "trusted.waypoint.size"  # the bytes of a sealed tree on the disk, written when it is first measured
 
 
 class CopyPool(FolderOfTrees):
@@ -74,6 +75,26 @@ class CopyPool(FolderOfTrees):
         with self._tree("seal the upper tree", name) as path:
             _mark(path, sealed=True)
 
+    def usage(self, name: str, limit_s: float | None = None) -> int:
+        with self._tree("measure the upper tree", name) as path:
+            marks = os.listxattr(path)
+            if SEALED in marks and _SIZE in marks:
+                return int(os.getxattr(path, _SIZE))
+            used = filesystem.used_bytes(path, limit_s)
+            if SEALED in marks:
+                with contextlib.suppress(OSError):  # the disk is full: it is measured again
+                    os.setxattr(path, _SIZE, b"%d" % used)
+            return used
+
+    def disk_bytes(self) -> int:
+        total = 0
+        for name in self.list():
+            with contextlib.suppress(UnknownName):  # removed meanwhile
+                total += self.usage(name)
+        with refusals("measure the pool", self._folder):
+            hidden = [entry.path for entry in os.scandir(self._folder) if entry.name.startswith(".")]
+            return total + sum(filesystem.used_bytes(path) for path in hidden if os.path.exists(path))
+
     def limit(self, name: str, most_bytes: int) -> str:
         self._existing("limit the upper tree", name)
         return "the pool consists of plain folders, whose size is not limited"
@@ -117,8 +138,9 @@ def _mark(path: str, *, sealed: bool) -> None:
     if sealed:
         os.setxattr(path, SEALED, b"y")
         return
-    try:
-        os.removexattr(path, SEALED)
-    except OSError as err:
-        if err.errno != errno.ENODATA:
-            raise
+    for mark in (SEALED, _SIZE):
+        try:
+            os.removexattr(path, mark)
+        except OSError as err:
+            if err.errno != errno.ENODATA:
+                raise

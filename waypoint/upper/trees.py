@@ -3,7 +3,7 @@ driver's.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from waypoint.linux.storage import files, filesystem, mounts
@@ -14,6 +14,7 @@ from waypoint.upper.contract import (
     Growth,
     GrowthOutcome,
     Outlook,
+    PoolUsage,
     Shares,
     checked_name,
     refusals,
@@ -44,7 +45,18 @@ class FolderOfTrees:
         with self._tree("measure the upper tree", name) as path:
             return filesystem.used_bytes(path, limit_s)
 
-    def shares(self, name: str, limit_s: float | None = None) -> Shares:
+    def measure(self, names: Iterable[str], limit_s: float | None = None) -> PoolUsage:
+        trees, failed = dict[str, Shares](), dict[str, Failed]()
+        for name in names:
+            try:
+                trees[name] = self._shares(name, limit_s)
+            except UnknownName:  # removed meanwhile
+                continue
+            except Failed as error:
+                failed[name] = error
+        return PoolUsage(trees, failed, self.unique_bytes())
+
+    def _shares(self, name: str, limit_s: float | None) -> Shares:
         used = self.usage(name, limit_s)
         return Shares(used, used)
 

@@ -113,6 +113,10 @@ class Hot:
         folder = self.folder / capture_id
         return filesystem.used_bytes(folder) if folder.exists() else 0
 
+    def used_by_each(self) -> dict[str, int]:
+        """The bytes on disk of each capture's folder. Content that several captures have counts in each."""
+        return filesystem.used_by_each(self.folder)
+
     def logs_bytes(self) -> int:
         return filesystem.used_bytes(self.logs)
 

@@ -90,7 +90,7 @@ def du(given: Given) -> int:
 def _whole(found: DuFacts) -> list[tuple[str, str]]:
     """Return the home as a whole: headings and values."""
     shared = f"{size(found.unique_bytes)}; {size(found.logical_bytes)} if shared files are counted each time"
-    pool = f"{size(found.pool_bytes)}, including {size(found.overhead_bytes)} of free space and btrfs metadata"
+    pool = f"{size(found.pool_bytes)}, including {size(found.overhead_bytes)} of free space and btrfs's own tables"
     return [
         ("captures and sessions", shared),
         ("pool of files", pool),

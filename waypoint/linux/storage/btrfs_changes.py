@@ -11,17 +11,13 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from waypoint.linux.calls import ioctls
+from waypoint.linux.storage.btrfs_search import Range, call, search
 from waypoint.linux.storage.descriptors import open_folder
 
-_IOC_TREE_SEARCH_V2 = 0xC0709411
 _IOC_INO_LOOKUP = 0xD0009412
 _IOC_GET_SUBVOL_INFO = 0x81F8943C
 
-# btrfs_ioctl_search_args_v2: tree, least and greatest of each part of the key, count of items; size of the buffer
-_SEARCH = struct.Struct("<QQQQQQQIII4x32xQ")
-_SEARCH_BYTES, _SHORT_SEARCH_BYTES = 1 << 18, 1 << 12  # one item may have almost a page
-_FOUND = struct.Struct("<QQQII")  # btrfs_ioctl_search_header: transaction, inode, offset, type, length
+_SHORT_SEARCH_BYTES = 1 << 12  # one item may have almost a page
 _INODE_ITEM, _INODE_REF, _INODE_EXTREF, _DIR_INDEX = 1, 12, 13, 96
 _INODE = struct.Struct("<8xQ36xI")  # btrfs_inode_item: ..., transaction, ..., mode
 _DIR_ENTRY = struct.Struct("<17xQ2xH1x")  # btrfs_dir_item: (key), transaction, (length), length of the name, (type)
@@ -29,11 +25,11 @@ _REF = struct.Struct("<8xH")  # btrfs_inode_ref: (index), length of the name
 _EXTREF = struct.Struct("<Q8xH")  # btrfs_inode_extref: folder, (index), length of the name
 _LOOKUP = struct.Struct("<QQ4080s")  # btrfs_ioctl_ino_lookup_args: tree, inode, path
 _INFO = struct.Struct(
-    "<296x16s16s16xQQ144x"
-)  # btrfs_ioctl_get_subvol_info_args: ..., uuid, parent_uuid, ..., ctransid, otransid
+    "<Q288x16s16s16xQQ144x"
+)  # btrfs_ioctl_get_subvol_info_args: id, ..., uuid, parent_uuid, ..., ctransid, otransid
 _ROOT_INODE = 256
 _FOLDER_MODE, _TYPE_MODE = 0o040000, 0o170000
-_MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
+_MAX_U64 = (1 << 64) - 1
 _NO_UUID = bytes(16)
 
 
@@ -47,10 +43,11 @@ class Changes(NamedTuple):
 
 
 class Subvolume(NamedTuple):
-    """`uuid`, `parent_uuid`: its id, and that of the subvolume of which it is a snapshot. `changed`, `made`: the
-    numbers of the transactions that changed it last, and that made it.
+    """`tree`: the number of its tree. `uuid`, `parent_uuid`: its id, and that of the subvolume of which it is a
+    snapshot. `changed`, `made`: the numbers of the transactions that changed it last, and that made it.
     """
 
+    tree: int
     uuid: bytes
     parent_uuid: bytes
     changed: int
@@ -60,7 +57,7 @@ class Subvolume(NamedTuple):
 def read_subvolume(path: str) -> Subvolume:
     """Raises OSError: ENOTTY if the path is not on btrfs, EINVAL on an old kernel."""
     with open_folder(path) as fd:
-        return Subvolume(*_INFO.unpack(_call(fd, _IOC_GET_SUBVOL_INFO, bytes(_INFO.size), "GET_SUBVOL_INFO", path)))
+        return Subvolume(*_INFO.unpack(call(fd, _IOC_GET_SUBVOL_INFO, bytes(_INFO.size), "GET_SUBVOL_INFO", path)))
 
 
 def changes(path: str, earlier: str) -> Changes | None:
@@ -110,8 +107,8 @@ def _is_earlier_state(earlier: Subvolume, later: Subvolume, known: dict[bytes, S
 def _since(fd: int, path: str, transaction: int) -> Changes:
     found, folders = Changes(set(), {}), dict[int, bytes]()
     inodes: list[tuple[int, bool]] = []
-    everything = _Range(_ROOT_INODE, _MAX_U64, _INODE_ITEM, _DIR_INDEX)
-    for inode, _, kind, data in _search(fd, path, everything, transaction + 1):
+    everything = Range(_ROOT_INODE, _MAX_U64, _INODE_ITEM, _DIR_INDEX)
+    for inode, _, kind, data in search(fd, path, everything, transaction + 1):
         if kind == _INODE_ITEM:
             changed, mode = _INODE.unpack_from(data)
             if changed > transaction:
@@ -138,8 +135,8 @@ def _add(paths: set[bytes], path: bytes) -> None:
 
 def _names_of(fd: int, path: str, inode: int) -> Iterator[tuple[int, bytes]]:
     """The names of a file, each with the inode of its folder."""
-    wanted = _Range(inode, inode, _INODE_REF, _INODE_EXTREF, _SHORT_SEARCH_BYTES)
-    for _, offset, kind, data in _search(fd, path, wanted):
+    wanted = Range(inode, inode, _INODE_REF, _INODE_EXTREF, _SHORT_SEARCH_BYTES)
+    for _, offset, kind, data in search(fd, path, wanted):
         place = 0
         while place < len(data) and kind in (_INODE_REF, _INODE_EXTREF):
             if kind == _INODE_REF:
@@ -154,48 +151,6 @@ def _path_of_folder(fd: int, path: str, inode: int, known: dict[int, bytes]) -> 
     if inode == _ROOT_INODE:
         return b""
     if inode not in known:
-        answer = _call(fd, _IOC_INO_LOOKUP, _LOOKUP.pack(0, inode, b""), "INO_LOOKUP", path)
+        answer = call(fd, _IOC_INO_LOOKUP, _LOOKUP.pack(0, inode, b""), "INO_LOOKUP", path)
         known[inode] = _LOOKUP.unpack(answer)[2].partition(b"\0")[0].rstrip(b"/")
     return known[inode]
-
-
-class _Range(NamedTuple):
-    """Items of the inodes `first` to `last` with types from `least` to `greatest`. `buffer`: bytes for an answer."""
-
-    first: int
-    last: int
-    least: int
-    greatest: int
-    buffer: int = _SEARCH_BYTES
-
-
-def _search(fd: int, path: str, wanted: _Range, transaction: int = 0) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield inode, offset, type and data of items. Among them are some of other types, and older ones."""
-    key = (wanted.first, wanted.least, 0)
-    while True:
-        arguments = _SEARCH.pack(
-            *(0, key[0], wanted.last, key[2], _MAX_U64, transaction, _MAX_U64, key[1], wanted.greatest),
-            *(_MAX_U32, wanted.buffer),
-        )
-        answer = _call(fd, _IOC_TREE_SEARCH_V2, arguments + bytes(wanted.buffer), "TREE_SEARCH_V2", path)
-        count, place = _SEARCH.unpack_from(answer)[9], _SEARCH.size
-        if not count:
-            return
-        for _ in range(count):
-            _, inode, offset, kind, length = _FOUND.unpack_from(answer, place)
-            place += _FOUND.size
-            yield inode, offset, kind, answer[place : place + length]
-            place += length
-            key = (inode, kind, offset)
-        if key[2] < _MAX_U64:
-            key = (key[0], key[1], key[2] + 1)
-        elif key[1] < 255:
-            key = (key[0], key[1] + 1, 0)
-        else:
-            key = (key[0] + 1, 0, 0)
-
-
-def _call(fd: int, number: int, arguments: bytes, name: str, path: str) -> bytes:
-    buffer = bytearray(arguments)
-    ioctls.ioctl(fd, number, buffer, name=f"BTRFS_IOC_{name}", path=path)
-    return bytes(buffer)

@@ -126,6 +126,16 @@ def apparent_bytes(path: StrPath, user: programs.Identity) -> int:
     return int(words.split(b"\t")[0]) if words else 0
 
 
+def used_by_each(folder: StrPath) -> dict[str, int]:
+    """The disk space of each folder in `folder`, as `used_bytes` measures it alone."""
+    try:
+        words = programs.run("du", "-xl0", "--max-depth=1", "--block-size=1", "--", folder)
+    except subprocess.CalledProcessError as err:
+        words = err.stdout  # a file was removed meanwhile
+    lines = (os.fsdecode(line).partition("\t") for line in words.split(b"\0") if line)
+    return {os.path.basename(path): int(size) for size, _, path in lines if path != os.fspath(folder)}
+
+
 def used_bytes(path: StrPath, limit_s: float | None = None) -> int:
     """Disk space of a tree by `du`, about 1 ms per 1,000 files: hard links are counted once, shared blocks in full.
     Raises TimeoutExpired after `limit_s`.
