@@ -31,6 +31,7 @@ STOCK = (
     "tests/processes/test_trial.py",
 )
 PARTS = {
+    "agents": Part("MCP with other clients (needs npm)", 1),
     "advice": Part("each step that a message advises is carried out", 2, 2),
     "chaos": Part("random kills and many clients at once, with a printed seed", 1),
     "criu": Part("CRIU is killed, hangs, dies or reads a damaged image", 2),

@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": {"session", "branch", "setup", *BELOW_SESSION},
     "daemon": {"service", "linux", "model"},
     "client": {"model"},
-    "cli": {"client", "model", "shellwrap"},
+    "agents": {"client", "model"},
+    "cli": {"agents", "client", "model", "shellwrap"},
     "shellwrap": set(),
     "criu_profiles": set(),
 }
@@ -62,6 +63,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "setup": {"machine": set()},
     "service": {"background": set(), "inside": {"", "background"}},
     "daemon": {"http": set()},
+    "agents": {"mcp": set()},
     "cli": {
         "": set(),
         "fast": {""},
@@ -89,6 +91,7 @@ MAY_USE: dict[str, set[str]] = {
     "setup": {"msgspec"},
     "service": {"msgspec"},
     "daemon": {"msgspec", "h11"},
+    "agents": {"anyio", "mcp", "mcp_types", "msgspec", "pydantic", "uvicorn"},
     "cli": {"click"},
 }
 """For each package, the third-party packages that it may import. `linux`, `client` and `shellwrap` may import none, so
@@ -229,7 +232,7 @@ def test_the_table_agrees_with_the_drawing_in_the_document() -> None:
     places = drawing()
     depth = {package: number for number, place in enumerate(places) for package in place}
     assert set(depth) == {package for package in MAY_IMPORT if package not in {"shellwrap", "criu_profiles"}}
-    above_socket = {"cli", "client"}
+    above_socket = {"cli", "agents", "client"}
     for package, below in MAY_IMPORT.items():
         drawn = {other for other in below if other in depth}
         assert all(depth[other] > depth[package] for other in drawn), package

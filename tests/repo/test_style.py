@@ -12,6 +12,8 @@ from tests.repo import tree
 Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
+    "waypoint/agents/mcp/server.py": "tells at most twice a second how a call goes on",
+    "waypoint/agents/mcp/http.py": "uvicorn has no event for a signal",
     "waypoint/service/session_hooks.py": "kills a hook that takes too long",
     "tests/workloads/mock_models.py": "imitates a model that answers slowly",
     "waypoint/linux/tty/unblocking.py": "measures how long a call takes",

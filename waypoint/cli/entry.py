@@ -55,6 +55,7 @@ PLACES = {
     "gc": "commands.space:gc",
     "du": "commands.space:du",
     "events": "commands.events:run",
+    "mcp": "commands.mcp:run",
     "daemon logs": "commands.daemon:logs",
     "daemon run": "commands.daemon:run",
     "daemon status": "commands.daemon:status",

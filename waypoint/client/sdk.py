@@ -223,6 +223,11 @@ class Session:
         self._known = known
         self.branch = branch
 
+    @property
+    def is_new(self) -> bool:
+        """Whether Client.start or Client.fork has created the session for this object."""
+        return self._begun is not None
+
     def __enter__(self) -> Self:
         return self
 
@@ -383,7 +388,7 @@ class Session:
         on_errors: Callable[[memoryview], None],
         stdin: bytes | None,
     ) -> dict[str, object]:
-        with _readable(stdin) as input_fd:
+        with readable_fd(stdin) as input_fd:
             command = Command(self._client.home, self.branch, verb, {**request, "user": self._user})
             return command.wait(on_output, on_errors, input_fd)
 
@@ -405,7 +410,7 @@ def _sink(on_output: OnOutput | None, output: bytearray) -> Callable[[memoryview
 
 
 @contextlib.contextmanager
-def _readable(content: bytes | None) -> Iterator[int]:
+def readable_fd(content: bytes | None) -> Iterator[int]:
     """A descriptor to read `content` from; -1 for None."""
     if content is None:
         yield -1

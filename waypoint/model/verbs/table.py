@@ -160,6 +160,27 @@ _EVENTS = Verb(
     "Example: waypoint events --follow",
 )
 
+_MCP = Verb(
+    "mcp",
+    (
+        Option(("--http",), "flag", "Serve HTTP on 127.0.0.1 instead; print the URL."),
+        Option(("--port",), "number", "With --http: the port. Default: any free one.", "PORT", bounds="1 to 65535"),
+        Option(
+            ("--token-file",),
+            "text",
+            "With --http: the file with the token that callers must send; made if missing. Default: "
+            "~/.local/state/waypoint/mcp-token.",
+            "FILE",
+        ),
+        HOME,
+    ),
+    """Serve agents as an MCP server.
+
+    On stdin and stdout, so that an agent starts it itself: it gets tools to start, use, checkpoint, restore and branch
+    sessions. When the agent ends, commands that its calls still run are ended; sessions run on.""",
+    "Example: claude mcp add waypoint -- waypoint mcp",
+)
+
 _PS = Verb(
     "ps",
     (Option(("-a", "--all"), "flag", "Also list branches without a running session."), JSON, HOME),
@@ -739,6 +760,7 @@ WAYPOINT = Group(
             _GC,
             _DU,
             _EVENTS,
+            _MCP,
             _DAEMON,
         ),
     ),

@@ -1,0 +1,1 @@
+"""What agents use of Waypoint: the MCP server."""
