@@ -12,7 +12,8 @@ from waypoint.model.stages import Stage
 def test_a_stage_has_a_bar_if_its_whole_amount_is_known() -> None:
     half = stage_line({"code": "store", "done": 3 << 20, "total": 6 << 20, "unit": "bytes"})
     assert half == f"storing  [{12 * '#'}{12 * '.'}]  3.0 MiB of 6.0 MiB"
-    assert stage_line({"code": "remove", "done": 9, "total": 6}) == f"removing captures  [{24 * '#'}]  9 of 6 items"
+    assert stage_line({"code": "remove", "done": 6, "total": 6}) == f"removing captures  [{24 * '#'}]  6 of 6 items"
+    assert stage_line({"code": "remove", "done": 9, "total": 6}) == "removing captures  9 items"
     assert stage_line({"code": "export", "done": 2048, "total": None, "unit": "bytes"}) == "exporting  2.0 KiB"
     assert stage_line({"code": "wait-turn", "subject": "fix"}) == "waiting for another request on fix"
     assert stage_line({"code": "of-a-later-daemon", "subject": "x"}) == "of-a-later-daemon x"

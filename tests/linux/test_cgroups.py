@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,19 @@ def test_a_forked_child_is_in_the_version_1_groups_before_it_continues(group: st
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == LIVED
     cgroups.end(group)
     assert not os.path.exists(twin)
+
+
+def test_the_least_limit_of_a_group_and_those_above_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On files like those of cgroup2: a gate machine may lack the controllers."""
+    group = tmp_path / "home" / "session"
+    group.mkdir(parents=True)
+    stat = "anon 5000\ninactive_file 300\nactive_file 60\nslab_reclaimable 7\n"
+    for folder, most, used in ((tmp_path, "max", 90), (group.parent, "1000", 900), (group, "5000", 800)):
+        for name, text in (("memory.max", most), ("memory.current", str(used)), ("memory.stat", stat)):
+            (folder / name).write_text(text)
+    (group / "pids.max").write_text("9")
+    (group / "pids.current").write_text("3")
+    monkeypatch.setattr(cgroups, "find_hierarchies", lambda: cgroups.Hierarchies(str(tmp_path), {}))
+    assert cgroups.free_memory_bytes(str(group)) == 1000 - 900 + 367
+    assert cgroups.free_processes(str(group)) == 9 - 3
+    assert cgroups.free_processes(str(group.parent)) is None

@@ -14,6 +14,7 @@ from tests.advice import next_of
 from tests.homes import Completed, Home
 from tests.places import ROOT
 from waypoint.client import Client, Session
+from waypoint.model.verbs import MAX_FORKS
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
@@ -90,6 +91,20 @@ def test_a_damaged_image_is_refused_and_another_checkpoint_works(home: Home, cli
     assert session.exec("echo $kept; cat /srv/kept").output == b"changed\nchanged\n"
     session.restore(f"{session.branch}-good")
     assert is_back(client.session(session.branch))
+
+
+def test_copies_that_need_too_many_inotify_instances_are_refused_at_once(home: Home, session: Session) -> None:
+    most, name = int(LIMIT.read_text()), f"{session.branch}-cp"
+    each = most // MAX_FORKS + 1
+    session.run("sh", "-c", "cat > /srv/watchers.py", stdin=WATCHERS.encode())
+    session.exec(f"python3 /srv/watchers.py {each} & until [ -e /srv/on ]; do sleep 0.02; done")
+    session.checkpoint(name, tier="live")
+    copies = most // each + 1
+    refused = home.cli("fork", name, "-n", str(copies), "--json")
+    error = refused.json()["error"]
+    assert (error["code"], refused.code) == ("criu-inotify-instances", 5), error
+    assert error["said"].startswith(f"{copies} copies of its processes need {each * copies} lists of watched files")
+    assert error["next"].startswith("raise that limit: sysctl fs.inotify.max_user_instances=1024")
 
 
 @pytest.mark.soak(part="timing")

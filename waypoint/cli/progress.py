@@ -50,9 +50,11 @@ def stage_line(stage: dict[str, object]) -> str:
     if not isinstance(done, int) or not (done or total):
         return said
     unit = "bytes" if stage.get("unit") == "bytes" else "items"
+    if isinstance(total, int) and done > total:  # it was only a guess
+        total = None
     amount = progress({unit: done, f"{unit}_total": total})
     if isinstance(total, int) and total > 0:
-        full = _WIDTH * min(max(done, 0), total) // total
+        full = _WIDTH * max(done, 0) // total
         return f"{said}  [{'#' * full}{'.' * (_WIDTH - full)}]  {amount}".rstrip()
     return f"{said}  {amount}".rstrip()
 

@@ -406,6 +406,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
         "End it, or use `--tier respawn`.",
     ),
     "no-foreground": ErrorCode(5, "The foreground group of a terminal has no process.", "Press Enter in it."),
+    "too-many-watches": ErrorCode(
+        5,
+        "The processes of a capture watch more files (inotify) than the machine allows.",
+        "Raise `fs.inotify.max_user_watches`.",
+    ),
     "ports-taken": ErrorCode(5, "Another program has ports of the host's network that the processes need.", "End it."),
     "changes-host": ErrorCode(
         5,

@@ -202,7 +202,8 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     `count`, `programs`: the number and the names of the processes. `frozen_us`: how long CRIU froze them, in
     microseconds. `criu`: its version. `ports`: ports of the host's network that the processes hold (`tcp 8000`), if the
     session shares it; without those of connections, which copies close. `hard_limits`: the highest of the processes'
-    hard limits, by kind (RLIMIT_NOFILE); -1: none; empty in old captures.
+    hard limits, by kind (RLIMIT_NOFILE); -1: none; empty in old captures. `tasks`: the number of threads; `watchers`,
+    `watches`: of inotify instances and of the files that they watch; 0 in old captures.
     """
 
     KIND: ClassVar[str] = "processes"
@@ -213,6 +214,9 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     criu: str
     ports: list[str] = msgspec.field(default_factory=list)
     hard_limits: dict[str, int] = msgspec.field(default_factory=dict)
+    tasks: int = 0
+    watchers: int = 0
+    watches: int = 0
 
 
 class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):

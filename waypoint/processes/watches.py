@@ -107,6 +107,13 @@ class Watches:
         nameless = self._nameless.keys()
         self._nameless = {key: watcher for watcher, one in lists for key in nameless & one.seen} if nameless else {}
 
+    def totals(self) -> tuple[int, int]:
+        """The least numbers of inotify instances and of watched files that `look` has found: processes that have the
+        same list may share it.
+        """
+        sizes = {one.text: len(one.seen) for lists in self._lists.values() for one in lists.values()}
+        return max(len(sizes), *map(len, self._lists.values()), 0), sum(sizes.values())
+
     def take_new(self) -> dict[Key, str]:
         """The names found since the last call, for `add_names`."""
         new, self._new = self._new, {}

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from waypoint.launch.externals import overlay_options
 from waypoint.launch.spec import Overlay
 from waypoint.launch.walls import refused
-from waypoint.linux.calls import kernel_features
+from waypoint.linux.calls import inotify
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.errors import WaypointError
@@ -187,8 +187,8 @@ def _group(place: Path) -> Iterator[tuple[str, int]]:
         cgroups.remove(group)
 
 
-def _inotify(_: Path) -> None:
-    count = kernel_features.inotify_instances()
+def _inotify_room(_: Path) -> None:
+    count = inotify.most_instances()
     if count < _FEW_INSTANCES:
         raise OSError(0, f"root and all restored sessions together can have only {count} inotify instances")
 
@@ -219,6 +219,6 @@ PROBES = (
         "degraded",
     ),
     Probe("btrfs pool", _btrfs, "optional", "apt-get install btrfs-progs; modprobe btrfs loop", "degraded"),
-    Probe("inotify", _inotify, "optional", "sysctl -w fs.inotify.max_user_instances=8192", "degraded"),
+    Probe("inotify", _inotify_room, "optional", "sysctl -w fs.inotify.max_user_instances=8192", "degraded"),
     Probe("memory merging (KSM)", _merge_memory, "optional", f"echo 1 > {KSM_SWITCH}", "degraded"),
 )

@@ -62,6 +62,8 @@ class ProcessesPart(Part):
         self._programs: list[str] = []
         self._ports: list[str] = []
         self._hard_limits: dict[str, int] = {}
+        self._tasks = 0
+        self._watched = (0, 0)
         self._removed: tuple[RemovedFolder, ...] = ()
         self._watches: Watches | None = None
         self._before = 0
@@ -171,6 +173,9 @@ class ProcessesPart(Part):
             criu=taking.program.version,
             ports=self._ports,
             hard_limits=self._hard_limits,
+            tasks=self._tasks,
+            watchers=self._watched[0],
+            watches=self._watched[1],
             **facts.fixed.fixed_fields(),
         )
 
@@ -185,6 +190,8 @@ class ProcessesPart(Part):
         taking = self.taking
         processes = taking.subject.processes()
         self._hard_limits = hard_limits.highest(processes)
+        self._tasks = _count_tasks(processes)
+        self._watched = self._watches.totals() if self._watches is not None else (0, 0)
         taking.degraded += [degradation("nested-shell", name) for name in nested_shells.find(processes)]
         if taking.subject.facts.setting.net == "host":
             self._ports, connections = ports.held_by(processes)
@@ -214,6 +221,14 @@ class ProcessesPart(Part):
             taking = self.taking
             name, user = f"{taking.capture_id}-dump.log", taking.subject.facts.setting.user
             raise error.moved(taking.area.hot.keep_log(error.log, name, user.uid)) from error
+
+
+def _count_tasks(pids: Collection[int]) -> int:
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            count += len(procfs.threads(pid))
+    return count
 
 
 def _use_names(images: Path, tree: str) -> None:

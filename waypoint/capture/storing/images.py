@@ -5,6 +5,7 @@ capture whose tree exists is hot as a whole.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import threading
@@ -32,13 +33,15 @@ from waypoint.capture.storing.orders import (
     Verify,
 )
 from waypoint.capture.storing.workers import Workers
+from waypoint.linux.storage import filesystem
 from waypoint.linux.storage.deep import remove_path
 from waypoint.linux.tasks.stages import stage
-from waypoint.model.errors import StoreDamaged, WaypointError
+from waypoint.model.errors import Failed, StoreDamaged, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, Machine
 from waypoint.model.stages import Stage
 from waypoint.records.names import Names
+from waypoint.upper.contract import NEXT_STEPS, mib
 
 _MAX_JSON_INT = (1 << 53) - 1
 # Fields of the records of layers that are measured, or that name something on this machine.
@@ -169,6 +172,8 @@ class Images:
     def _recall(self, capture: Capture, image: str) -> None:
         """Extract to other names first. They are disposable: after a crash the next daemon removes them."""
         pool, hot = self._area.pool, self._area.hot
+        size = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
+        self._check_room(capture, size)
         tree, folder = new_id(), new_id()
         with self._names.change("restore") as change:
             change.add_disposable(tree)
@@ -178,7 +183,6 @@ class Images:
                 Path(pool.path(capture.tree)): Path(pool.create(tree)),
                 hot.folder / capture.id: hot.folder / folder,
             }
-            size = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
             with stage(Stage.LOAD, total=size or None, unit="bytes") as under_way:
                 order = _recall_order(self.store, self._area, capture, image, places)
                 self.workers.run(order, type(None), under_way.report)
@@ -190,6 +194,14 @@ class Images:
             pool.remove(tree)
             with contextlib.suppress(OSError):
                 remove_path(hot.folder / folder)
+
+    def _check_room(self, capture: Capture, size: int) -> None:
+        """Raise Failed if the disk certainly has no room for the copy. `size`: of all but the session's files."""
+        free = filesystem.free_bytes(self._area.hot.folder)
+        if size > free:
+            said = f"it needs {mib(size)} outside of the store, and the disk of the home has {mib(free)} free"
+            next_step = NEXT_STEPS[errno.ENOSPC]
+            raise Failed("read from the store", f"capture {capture.id[:12]}", said, next_step, code="disk-full")
 
     @contextlib.contextmanager
     def _only_one(self, capture_id: str) -> Iterator[None]:

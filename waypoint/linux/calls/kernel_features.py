@@ -1,4 +1,4 @@
-"""Probes for kernel features that CRIU may use, and a kernel limit that sessions share."""
+"""Probes for kernel features that CRIU may use."""
 
 import ctypes
 import mmap
@@ -53,9 +53,3 @@ def _is_dirty(place: int) -> bool:
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
         pagemap.seek(place)
         return bool(int.from_bytes(pagemap.read(8), "little") & _SOFT_DIRTY)
-
-
-def inotify_instances() -> int:
-    """The limit of inotify instances per user, root included (inotify(7))."""
-    with open("/proc/sys/user/max_inotify_instances") as file:
-        return int(file.read())

@@ -60,6 +60,16 @@ def most_processes() -> int:
     return min(found)
 
 
+def free_swap_bytes() -> int:
+    return _memory_bytes("SwapFree")
+
+
+def count_processes() -> int:
+    """How many processes and threads exist."""
+    with open("/proc/loadavg") as file:
+        return int(file.read().split()[3].partition("/")[2])
+
+
 def _memory_bytes(name: str) -> int:
     with open("/proc/meminfo") as file:
         for line in file:

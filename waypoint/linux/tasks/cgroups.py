@@ -26,6 +26,7 @@ _NOTIFY_DELAY_S = 0.012
 _READ_INTERVAL_S = 0.0001
 _CREATE_ATTEMPTS = 10
 _PROCESS_END_S = 0.005  # added to the timeout for each killed process: on a busy machine, many processes end slowly
+_RECLAIMABLE = frozenset(("inactive_file", "active_file", "slab_reclaimable"))  # of memory.stat
 _LINKS_OF_LEAF = 2  # the link count of a group's folder without groups below
 
 
@@ -275,6 +276,37 @@ def memory_bytes(path: str) -> int | None:
         with contextlib.suppress(FileNotFoundError):
             return int(read(path, name))
     return None
+
+
+def free_memory_bytes(path: str) -> int | None:
+    """Return how much more memory the limits of the cgroup2 group and of the groups above allow; None without a limit.
+    Counts the page cache as free.
+    """
+    found = []
+    for group, most in _limits(path, "memory.max"):
+        cache = sum(
+            int(words[1])
+            for words in map(str.split, read(group, "memory.stat").splitlines())
+            if words[0] in _RECLAIMABLE
+        )
+        found.append(most - int(read(group, "memory.current")) + cache)
+    return min(found, default=None)
+
+
+def free_processes(path: str) -> int | None:
+    """Return how many more processes and threads the limits of the cgroup2 group and of the groups above allow; None
+    without a limit.
+    """
+    return min((most - int(read(group, "pids.current")) for group, most in _limits(path, "pids.max")), default=None)
+
+
+def _limits(path: str, name: str) -> Iterator[tuple[str, int]]:
+    """The groups, from `path` upwards, that have the limit `name`, and the limit."""
+    root = find_hierarchies().unified
+    while path.startswith(root):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # the controller is not enabled; "max"
+            yield path, int(read(path, name))
+        path = os.path.dirname(path)
 
 
 def _wait_event(path: str, wanted: str, timeout_s: float = EVENT_TIMEOUT_S) -> None:

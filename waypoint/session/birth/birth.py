@@ -23,7 +23,7 @@ from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Setting, TerminalLayer
 from waypoint.model.stages import Stage
 from waypoint.processes.criu.causes import CriuFailed
-from waypoint.session.birth import fresh, revive, shell_back, start_again
+from waypoint.session.birth import fresh, revive, room, shell_back, start_again
 from waypoint.session.birth.rights import check_session_count, restricted
 from waypoint.session.birth.tiers import Chosen, started_again
 from waypoint.session.live import record
@@ -148,6 +148,7 @@ def offering_files(branch: str, origin: Capture) -> Iterator[None]:
 def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leaving: Sequence[int] | None) -> None:
     with resources.captures.hold(origin) as held:
         held.check(len(births), leaving)
+        room.check(resources.places, births[0].row.setting, origin, len(births))
         revive.check_outside(births[0].row.setting, origin)
         needed, limits = held.memory_bytes, births[0].row.setting.limits
         most = shared_memory_bytes(limits)
