@@ -107,7 +107,7 @@ class _Bench:
 
 def take(session: Session) -> float:
     """Checkpoint the session with its processes. Return the pause in ms that the daemon reports."""
-    return session.checkpoint("again", tier="live", force=True).paused_ms
+    return session.checkpoint("again", tier="live", force=True, anew=True).paused_ms
 
 
 def _pauses(bench: _Bench) -> list[Figure]:
@@ -184,7 +184,7 @@ def _files_pause(bench: _Bench) -> Figure:
 
 
 def _checkpoints(bench: _Bench) -> list[Figure]:
-    argv = bench.home.argv("checkpoint", "-b", "plain", "--tier", "live", "--force", "again")
+    argv = bench.home.argv("checkpoint", "-b", "plain", "--tier", "live", "--force", "--anew", "again")
 
     def figure(name: str, limit_ms: float, measure: Callable[[], float]) -> Figure:
         def whole_ms() -> float:
@@ -192,7 +192,18 @@ def _checkpoints(bench: _Bench) -> list[Figure]:
 
         return Figure(name, "ms", measure, whole_ms, "raw dump", at_most(limit_ms, "ms"))
 
+    def name_again() -> None:
+        if not bench.plain.checkpoint(f"same-{secrets.token_hex(8)}").reused:
+            raise RuntimeError("the unchanged session was captured")
+
     return [
+        Figure(
+            "checkpoint, nothing has changed, API",
+            "ms",
+            lambda: 1000 * seconds_of(name_again),
+            aim=at_most(3, "ms"),
+            before=lambda: take(bench.plain),
+        ),
         figure("checkpoint, API", 50, lambda: 1000 * seconds_of(lambda: take(bench.plain))),
         figure("checkpoint, command", 80, lambda: ms_of_command(argv, bench.home.env)),
     ]

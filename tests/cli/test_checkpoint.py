@@ -12,7 +12,7 @@ from tests.homes import Home
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
-KEYS = {"name", "capture", "image", "tier", "paused_ms", "total_ms", "durable", "degraded", "proof"}
+KEYS = {"name", "capture", "image", "tier", "paused_ms", "total_ms", "durable", "degraded", "proof", "reused"}
 # CRIU cannot dump a traced process: the kernel allows only one tracer.
 TRACED = """
 mkfifo /tmp/is-traced
@@ -77,7 +77,7 @@ def test_a_taken_name_is_refused_and_moves_by_force(home: Home, branch: str) -> 
     done = home.cli("checkpoint", f"{branch}-c", "-b", branch)
     assert (done.code, done.stdout) == (4, "")
     assert "--force" in done.stderr
-    second = home.must("checkpoint", f"{branch}-c", "-b", branch, "--force", "--json").json()
+    second = home.must("checkpoint", f"{branch}-c", "-b", branch, "--force", "--anew", "--json").json()
     assert second["capture"] != first["capture"]
     assert home.must("show", f"{branch}-c", "--json").json()["capture"] == second["capture"]
     assert home.cli("checkpoint", branch, "-b", branch, "--force").code == 4  # --force does not move branches

@@ -185,6 +185,8 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
                 part.release()
             pause.is_dumped = tier == "live"
             cancelling.pop_all()
+            if tier == "live" and not options.keep_frozen:
+                taking.subject.note_rest(taking.capture_id)
         if options.keep_frozen:
             pause.stop_clock()
         else:

@@ -310,7 +310,7 @@ class Session:
         """The terminal's scrollback in pieces; with `follow`, also further output until the session ends."""
         return iter_logs(self._client.home, self.branch, follow=follow)
 
-    def checkpoint(
+    def checkpoint(  # noqa: PLR0913  # each is an option of one request
         self,
         name: str,
         *,
@@ -319,19 +319,22 @@ class Session:
         force: bool = False,
         park: bool = False,
         attach: Mapping[str, str] = {},
+        anew: bool = False,
     ) -> "CheckpointFacts":
         """Capture the session under the name `name`. The session continues.
 
         `tier`: raise CannotCapture if this tier cannot be reached. `force`: move the name if a checkpoint has it
         already; otherwise that is a StateConflict. `park`: end the session afterwards; raises CannotCapture if its
         processes cannot be kept, unless `tier` is `respawn` or `files`. `attach`: absolute paths of files or folders
-        of this machine that are attached to the capture, by kind (model, cache, trace or another word).
+        of this machine that are attached to the capture, by kind (model, cache, trace or another word). `anew`: take a
+        capture even if nothing has changed since the last one, which otherwise gets the name.
         `Client.history.prove` tests whether it can be restored.
         """
         from waypoint.model.facts import CheckpointFacts
 
         body: dict[str, object] = {"name": parse_name(name), "message": message, "tier": tier}
         body |= {"force": force, "park": park, **({"attach": dict(attach)} if attach else {})}
+        body |= {"anew": True} if anew else {}
         return parse(CheckpointFacts, self._ask_once("checkpoint", body))
 
     def restore(

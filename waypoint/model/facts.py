@@ -110,7 +110,8 @@ class CaptureFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFacts:
     """The answer to a checkpoint. `image`: None until the capture is in the store. `degraded`: what was kept less
-    faithfully than requested. `proof`: None if none was requested.
+    faithfully than requested. `proof`: None if none was requested. `reused`: nothing was captured, because the
+    session's last capture has it as it is; then `paused_ms` is 0.
     """
 
     name: str
@@ -122,6 +123,7 @@ class CheckpointFacts:
     durable: bool
     degraded: list[ConditionFacts]
     proof: ProofFacts | None = None
+    reused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,8 @@ class StopRequest(Request, frozen=True):
 class CheckpointRequest(Request, frozen=True):
     """`tier`: `auto` is `live` if the processes can be dumped, else `respawn`; with `park` it is `live`. `attach`:
     absolute paths on the host, of files or folders that are attached to the capture, by kind. `prove`: prove the
-    capture afterwards (ProveRequest). `wait`: answer when the capture is durable.
+    capture afterwards (ProveRequest). `wait`: answer when the capture is durable. `anew`: take a capture even if the
+    last one has the session as it is.
     """
 
     name: str
@@ -87,6 +88,7 @@ class CheckpointRequest(Request, frozen=True):
     attach: dict[LayerKind, str] = {}
     prove: bool = False
     wait: bool = False
+    anew: bool = False
 
 
 class VerifyRequest(Request, frozen=True):

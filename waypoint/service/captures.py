@@ -64,10 +64,11 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
         name=request.name,
         force=request.force,
         within=within,
-        attach=await asyncio.to_thread(layers.attachments, request.attach),
+        attach=await asyncio.to_thread(layers.attachments, request.attach) if request.attach else [],
+        anew=request.anew,
     )
-    kept = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
-    live = None if request.park else home.sessions.find(branch)
+    kept, reused = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
+    live = None if request.park or reused else home.sessions.find(branch)
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []
     proof = capture_facts.of_proof(await prove_capture(home.sessions.resources, kept)) if request.prove else None
     if request.wait:
@@ -83,11 +84,12 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
         capture=kept.id,
         image=standing.image,
         tier=kept.tier,
-        paused_ms=kept.paused_ms or 0.0,
+        paused_ms=0.0 if reused else kept.paused_ms or 0.0,
         total_ms=round(1000 * (time.monotonic() - begin), 3),
         durable=standing.durable,
         degraded=facts_of([*kept.degraded, *failed]),
         proof=proof,
+        reused=reused,
     )
 
 

@@ -67,9 +67,8 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
         said = "--checkpoint keeps the files, --discard deletes them"
         raise UsageProblem("stop", f"branch {branch}", said, "leave out --discard or --checkpoint")
     else:
-        capture = await checkpoint(
-            home.sessions, branch, CaptureOptions(name=request.checkpoint, keep_frozen=True), prepare=before_capture
-        )
+        options = CaptureOptions(name=request.checkpoint, keep_frozen=True)
+        capture = (await checkpoint(home.sessions, branch, options, prepare=before_capture)).capture
     if capture is None:
         return StopFacts(branch=branch)
     degraded = facts_of(capture.degraded)

@@ -17,15 +17,25 @@ from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture, Reason, Ref, Tier
 from waypoint.processes.criu.causes import CriuFailed
+from waypoint.records.change import Change
 from waypoint.records.reading import Reader, belongs_to
 from waypoint.session.birth.rights import check_name
 from waypoint.session.end import Kept
 from waypoint.session.live.resources import Resources
+from waypoint.session.live.rest import is_as_in
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import LiveSubject, let_go_on
 from waypoint.session.registry import Registry
 
 T = TypeVar("T")
+
+
+class Checkpointed(NamedTuple):
+    """`reused`: nothing was captured, because the branch's tip has the session as it is."""
+
+    capture: Capture
+    reused: bool = False
+
 
 Prepare = Callable[[LiveSession], Awaitable[Sequence[Degradation]]]
 """Work before a capture. Returns its failures, for `Capture.degraded`."""
@@ -47,8 +57,9 @@ async def checkpoint(
     consent: LossConsent | None = None,
     agree: Callable[[], Awaitable[object]] | None = None,
     prepare: Prepare | None = None,
-) -> Capture:
-    """Capture the session on `branch`, and record the capture as the branch's tip and under `options.name`.
+) -> Checkpointed:
+    """Capture the session on `branch`, and record the capture as the branch's tip and under `options.name`. If the tip
+    has the session as it is, the tip gets this name (`_find_same`).
 
     With `options.keep_frozen` the session ends. `consent`: to losing its processes then; if it is None, the user
     consents by an `options.tier` below `live`. `prepare`: awaited before the capture. `agree`: awaited before the
@@ -62,6 +73,9 @@ async def checkpoint(
             check_name(resources, options.name, "move")
         live = await sessions.settled_live(branch)
         _check_name_free(resources, branch, options)
+        if agree is None and (same := _find_same(resources, live, options)) is not None:
+            _name(resources, live, same, options)
+            return Checkpointed(same, reused=True)
         degraded = await prepare(live) if prepare is not None else ()
         options = options._replace(degraded=degraded)
         if options.keep_frozen:
@@ -80,7 +94,7 @@ async def checkpoint(
         await reach_in_loop(Step.RECORDED)
         if options.keep_frozen:
             await asyncio.shield(sessions.endings.begin(live, Kept(kept, is_undone=options.undone)))
-        return kept
+        return Checkpointed(kept)
 
 
 async def capture_tip(
@@ -184,18 +198,49 @@ def _record(resources: Resources, live: LiveSession, taken: Capture, options: Ca
         kept = placed(change, taken)
         change.add(kept)
         change.advance(live.branch, kept.id)
-        if options.name is not None:
-            ref = Ref(kind="checkpoint", capture=kept.id, created=kept.created)
-            found = change.ref(options.name)
-            if found is not None and _may_move(change, live.branch, options, found):
-                change.put(options.name, ref)
-            else:  # raises if a request on another branch has taken the name meanwhile
-                change.create(options.name, ref)
+        _put_name(change, live, kept, options)
         if options.keep_frozen:
             change.forget(live.record.row)
         if options.undone:
             change.replace_session(live.branch, kept.id)
     return kept
+
+
+def _put_name(change: Change, live: LiveSession, kept: Capture, options: CaptureOptions) -> None:
+    if options.name is None:
+        return
+    ref = Ref(kind="checkpoint", capture=kept.id, created=kept.created)
+    found = change.ref(options.name)
+    if found is not None and _may_move(change, live.branch, options, found):
+        change.put(options.name, ref)
+    else:  # raises if a request on another branch has taken the name meanwhile
+        change.create(options.name, ref)
+
+
+def _find_same(resources: Resources, live: LiveSession, options: CaptureOptions) -> Capture | None:
+    """The tip of the session's branch, if it has the session as it is (session/live/rest.py) and everything that is
+    requested. The caller must have the turn (lock) of the branch.
+    """
+    rested, names = live.rested, resources.names
+    if options.anew or options.keep_frozen or options.attach or options.tier not in (None, "live") or rested is None:
+        return None
+    ref = names.ref(live.branch)
+    if ref is None or ref.capture != rested.capture or names.standing(rested.capture).removed:
+        return None
+    tip = names.capture(rested.capture)
+    if any(layer.get("attached") for layer in tip.layers.values()):
+        return None
+    if tip.reason != options.reason or options.message not in ("", tip.message):
+        return None
+    return tip if is_as_in(rested, live.record, live.terminal, tip) else None
+
+
+def _name(resources: Resources, live: LiveSession, same: Capture, options: CaptureOptions) -> None:
+    """Let `options.name` stand for a capture that exists."""
+    wanted = Ref(kind="checkpoint", capture=same.id, created=same.created)
+    if options.name is not None and resources.names.ref(options.name) != wanted:
+        with resources.names.change("checkpoint") as change:
+            _put_name(change, live, same, options)
 
 
 def _consent_of(branch: str, options: CaptureOptions) -> LossConsent:

@@ -29,6 +29,7 @@ def copy_content(resources: Resources, live: LiveSession, paths: Sequence[str]) 
         found = candidates(upper, "", scope.concerns) if scope is not None else []
         moved = [one.path for one in found if one.source]
         if moved:
+            live.rested = None
             with resources.writing(), procfs.opened_mount(live.record.init_pid, target, "overlay") as root:
                 for path in moved:
                     _copy_up(root, path, live.record.ids.first)

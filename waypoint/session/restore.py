@@ -145,6 +145,7 @@ def exchange_files(resources: Resources, live: LiveSession, origin: Capture, sub
         captured = time.monotonic()
         standing.callback(subject.go_on)
         standing.callback(cgroups.thaw, live.record.cgroup)
+        live.rested = None
         with noted(resources.places.sessions / live.record.row.session, origin, taken):
             aside = _record_aside(resources, live, taken, "files")
             reach(Step.RECORDED)

@@ -175,13 +175,13 @@ async def _carry_out(sessions: Registry, deed: Deed, loss: LossConsent, ends: as
                 if await sessions.settled(deed.branch) is None:
                     await ends.wait()
                     return []
-                kept = await checkpoint(
+                ended = await checkpoint(
                     sessions, deed.branch, CaptureOptions(keep_frozen=True, undone=True), loss, ends.wait
                 )
             except BaseException:
                 await ends.abort()
                 raise
-            return kept_losses(kept, "ended")
+            return kept_losses(ended.capture, "ended")
         case "restore" if deed.only == "files":
             return (await restore_files(sessions, deed.branch, origin)).degraded
         case "restore" if deed.only == "shell":

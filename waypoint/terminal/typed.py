@@ -15,12 +15,13 @@ _WAITING_MAX = 1 << 16
 
 class TypedInput:
     """Writes input to the terminal whose master side is `master`. `master` must be non-blocking; the caller closes
-    it.
+    it. `count`: the bytes of all input so far, including what is queued.
     """
 
     def __init__(self, master: int) -> None:
         self._master = master
         self._loop = asyncio.get_running_loop()
+        self.count = 0
         self._unwritten = bytearray()
         self._held = False
         self._written = asyncio.Event()
@@ -30,6 +31,7 @@ class TypedInput:
         """Type `data`. Never blocks: bytes that the terminal does not accept now are queued and written later. After
         `close`, `data` is discarded.
         """
+        self.count += len(data)
         if not self._unwritten and not self._held:
             data = data[self._write_some(data) :]
         if data:

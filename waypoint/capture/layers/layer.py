@@ -62,7 +62,7 @@ class CaptureOptions(NamedTuple):
     For `session/checkpoint.py`: `name`: None moves only the branch's tip. `force`: whether the name is moved if another
     checkpoint has it. `within`: whether a process of the session makes the request; such a request may only move names
     that belong to the session's own branch. `undone`: whether an undo ends the session, after which the branch is in
-    its state before the session.
+    its state before the session. `anew`: whether to take a capture even if the last one has the session as it is.
     """
 
     tier: Tier | None = None
@@ -76,6 +76,7 @@ class CaptureOptions(NamedTuple):
     force: bool = False
     within: bool = False
     undone: bool = False
+    anew: bool = False
 
 
 @dataclass(slots=True)

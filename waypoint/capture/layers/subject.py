@@ -70,6 +70,12 @@ class Subject(Protocol):
         """Copy scrollback, record of the command in flight and unread bytes into `folder`, after `drain`."""
         ...
 
+    def note_rest(self, capture_id: str) -> None:
+        """Look at the frozen session at the end of its dump, so that a later request can tell whether it is still as in
+        this capture.
+        """
+        ...
+
     def go_on(self) -> None:
         """Undo `hold`. Call it when the session runs again."""
         ...

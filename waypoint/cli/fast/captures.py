@@ -24,7 +24,7 @@ def checkpoint(given: "Given") -> int:
     }
     if given.texts("attach"):
         body["attach"] = kinds(given.texts("attach"), "attach", absolute)
-    for option in ("prove", "wait"):
+    for option in ("prove", "wait", "anew"):
         if given.flag(option):
             body[option] = True
     target = f"/v1/sessions/{quote_branch(branch_of(given))}/checkpoint"
@@ -34,7 +34,8 @@ def checkpoint(given: "Given") -> int:
         return status_of(made)
     capture, paused_ms = str(made["capture"])[:SHORT], made["paused_ms"]
     proved = "  proved" if is_proved(made) else ""
-    print_lines([f"{made['name']}  {capture}  {made['tier']}  paused {paused_ms:.0f} ms{proved}"])
+    pause = "nothing has changed since this capture" if made.get("reused") else f"paused {paused_ms:.0f} ms"
+    print_lines([f"{made['name']}  {capture}  {made['tier']}  {pause}{proved}"])
     warn_degraded(made)
     warn_lines(proof_lines(made))
     return status_of(made)

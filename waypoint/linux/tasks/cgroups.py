@@ -124,19 +124,28 @@ def members(path: str) -> list[int]:
     """Return the pids, in the caller's pid namespace, of the processes in the group and in the groups below. Empty if
     the group does not exist.
     """
+    return _listed(path, "cgroup.procs")
+
+
+def threads(path: str) -> list[int]:
+    """Like `members`, but the ids of all their threads."""
+    return _listed(path, "cgroup.threads")
+
+
+def _listed(path: str, name: str) -> list[int]:
     found: list[int] = []
     with _unless_gone(), _opened(path) as group:
-        _collect_members(group, found)
+        _collect(group, name, found)
     return found
 
 
-def _collect_members(group: int, found: list[int]) -> None:
-    with _unless_gone(), open(os.open("cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=group)) as file:
+def _collect(group: int, name: str, found: list[int]) -> None:
+    with _unless_gone(), open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=group)) as file:
         found += map(int, file.read().split())
     if os.fstat(group).st_nlink > _LINKS_OF_LEAF:  # a session may have created groups below its own
-        for name in children(group):
-            with _unless_gone(), _opened(name, group) as below:
-                _collect_members(below, found)
+        for child in children(group):
+            with _unless_gone(), _opened(child, group) as below:
+                _collect(below, name, found)
 
 
 @contextlib.contextmanager

@@ -182,6 +182,7 @@ CHECKPOINT = Verb(
         Option(("--wait",), "flag", "Return when the checkpoint is in the store and survives a power loss."),
         Option(("--park",), "flag", "Then end the session; 'waypoint shell BRANCH' continues it. Requires tier live."),
         Option(("--force",), "flag", "If a checkpoint NAME exists, replace it."),
+        Option(("--anew",), "flag", "Save the session even if nothing has changed since its last capture."),
         JSON,
         HOME,
     ),
@@ -189,6 +190,10 @@ CHECKPOINT = Verb(
 
     The session continues. Prints the name, the id of the capture, its tier, and how long the session was paused.
     Anything that could not be saved completely is reported on stderr.
+
+    If nothing has changed since the session's last checkpoint, because no program of the session has run, NAME stands
+    for the capture of that checkpoint, and the session is not paused. A session with --bind or --net host, or with more
+    than 64 threads, is always saved, and so is one whose message, tier or attached files are others.
 
     Tiers: `live` saves the processes with their memory; `respawn` saves the command lines of the programs, which are
     started again after a restore; `files` saves no processes. Each tier saves the shell's variables and functions.

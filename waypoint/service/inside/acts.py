@@ -63,6 +63,7 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
         message=given.text("message") or "",
         tier=_tier(given),
         force=given.flag("force"),
+        anew=given.flag("anew"),
     )
     with _no_names_of_others(home.names, live.branch, request.name):
         made = await captures.checkpoint_of(home, live.branch, request, within=True)

@@ -24,6 +24,7 @@ from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, Run
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.session.live import record as records
 from waypoint.session.live.record import RuntimeRecord
+from waypoint.session.live.rest import Rested
 from waypoint.session.live.run import Host, run_process, status_place
 from waypoint.terminal.exec.command_line import FIRST_PROMPT_S, CommandLine
 from waypoint.terminal.exec.command_record import begin_ring_anew
@@ -104,6 +105,7 @@ class LiveSession:
         self.capturing: asyncio.Task[object] | None = None  # the current or last capture
         self.measuring: asyncio.Task[Figures] | None = None  # the current or last measurement
         self.measured_until = 0.0  # until then on the monotonic clock, the last measurement counts
+        self.rested: Rested | None = None  # how the last capture has left the session
         self.successor: LiveSession | None = None  # replaces this session on its branch
         self.kept: dict[str, object] = {}  # sent to attached clients when the session ends: where its state is kept
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()

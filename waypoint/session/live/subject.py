@@ -11,6 +11,7 @@ from waypoint.linux.tasks import cgroups
 from waypoint.linux.tty import terminals
 from waypoint.model.records import ShellLayer, TerminalLayer
 from waypoint.processes import terminal_queues
+from waypoint.session.live import rest
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal import standstill
 from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
@@ -70,6 +71,9 @@ class LiveSubject:
 
     def save_terminal(self, folder: Path) -> TerminalLayer:
         return standstill.save(self._live.terminal, self._folder, folder)
+
+    def note_rest(self, capture_id: str) -> None:
+        self._live.rested = rest.look(self._live.record, self._live.terminal, capture_id)
 
     def go_on(self) -> None:
         self._call_in_loop(self._live.terminal.go_on)
