@@ -173,7 +173,7 @@ def test_contents_are_on_disk_once_and_go_with_the_last_capture(own_home: Home) 
     home = own_home
     home.must("shell", "-d", "on-the-machine")
     home.must("checkpoint", "first", "-b", "on-the-machine")
-    home.must("checkpoint", "second", "-b", "on-the-machine", "--wait")  # so that both have their files
+    home.must("checkpoint", "second", "-b", "on-the-machine", "--anew", "--wait")  # so that both have their files
     contents = home.path / "hot/.base"
     capture = home.must("show", "second", "--json").json()["capture"]
     listing = json.loads((home.path / "hot" / capture / "base/files.json").read_text())

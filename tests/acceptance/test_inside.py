@@ -113,7 +113,7 @@ def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Hom
 def test_wrong_usage_inside_is_reported_with_its_code(home: Home, own: str) -> None:
     with collecting() as row:
         for command, code, said in (
-            ("nonsense", 2, "inside a session the commands are checkpoint, restore,"),
+            ("nonsense", 2, "inside a session the commands are checkpoint, point, restore,"),
             ("", 2, "Usage: waypoint COMMAND"),
             ("checkpoint", 2, "NAME is missing"),
             ("checkpoint a b", 2, "too many arguments"),
@@ -329,7 +329,7 @@ def test_operations_on_other_branches_cannot_be_undone_from_inside(home: Home, b
     with session(home, "root") as other:
         home.must("checkpoint", f"{other}-cp", "-b", other)
         home.must("checkpoint", "--force", f"{other}-cp", "-b", branch)
-        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        home.must("checkpoint", f"{branch}-cp", "-b", branch, "--anew")
         taking, own = [one["number"] for one in home.must("op", "log", "-n", "2", "--json").json()][::-1]
         refused = home.cli("exec", "-b", branch, "--", f"waypoint undo {taking}")
         assert (refused.code, "has this number" in refused.stdout) == (2, True), refused

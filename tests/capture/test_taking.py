@@ -92,6 +92,9 @@ class LoggedSubject:
     def leader(self) -> int:
         return 0
 
+    def note_rest(self, capture_id: str) -> None:
+        pass
+
     def go_on(self) -> None:
         self._log.note("go on")
 

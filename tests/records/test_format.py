@@ -30,7 +30,7 @@ and discarded; names were moved; some operations were undone, and some undos. On
 """
 
 
-NEWER = {"by": None, "note": "", "expired": False, "degraded": [], "applied": None}
+NEWER = {"by": None, "note": "", "expired": False, "degraded": [], "applied": None, "point": None}
 """Fields that operations of earlier formats do not have."""
 NEW_STANDING = {"removed": False, "proof": None, "changes": None}
 """Fields that standings of earlier formats do not have."""
@@ -39,7 +39,7 @@ NEW_STANDING = {"removed": False, "proof": None, "changes": None}
 def with_later_fields(captures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Give the captures the defaults of fields that later versions have added."""
     for one in captures:
-        one |= {"folder": "", "branch_created": 0.0}
+        one |= {"folder": "", "branch_created": 0.0, "automatic": False}
         one["layers"] = {kind: layer for kind, layer in one["layers"].items() if layer is not None}
     return captures
 
@@ -177,7 +177,7 @@ def test_a_home_of_format_4_is_unchanged(tmp_path: Path) -> None:
     del said["claims"]
     said["captures"] = with_later_fields(said["captures"])
     said["operations"] = [
-        {**one, "note": "", "expired": False, "degraded": [], "applied": None} for one in said["operations"]
+        {**one, **{name: value for name, value in NEWER.items() if name != "by"}} for one in said["operations"]
     ]
     said["standings"] = {capture: {**one, **NEW_STANDING} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-4.db", tmp_path / "names.db")))

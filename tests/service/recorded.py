@@ -20,7 +20,7 @@ from waypoint.records.callers import for_nobody
 from waypoint.records.names import Names
 from waypoint.service import history as service_history
 from waypoint.session import undo as session_undo
-from waypoint.session.checkpoint import LossConsent
+from waypoint.session.checkpoint import Checkpointed, LossConsent
 from waypoint.session.restore import Restored
 from waypoint.session.turns import Turns
 
@@ -63,7 +63,7 @@ class RecordedSessions:
         options: CaptureOptions,
         loss: LossConsent,
         agree: Callable[[], Awaitable[object]],
-    ) -> Capture:
+    ) -> Checkpointed:
         async with self._step("park", branch):
             row = self.find(branch)
             assert row is not None
@@ -75,7 +75,7 @@ class RecordedSessions:
                 change.advance(branch, kept.id)
                 change.forget(row)
                 change.replace_session(branch, kept.id)
-        return kept
+        return Checkpointed(kept)
 
     async def restore(self, _sessions: object, branch: str, name: str, loss: LossConsent) -> Restored:
         async with self._step("restore", branch, name):

@@ -140,7 +140,7 @@ def test_a_name_taken_during_a_slow_checkpoint_is_not_moved(
 def test_concurrent_checkpoints_of_one_branch_are_made_one_after_the_other(
     home: Home, client: Client, main: Session
 ) -> None:
-    done = together(*(lambda n=n: home.cli("checkpoint", f"c{n}", "--tier", "live") for n in range(3)))
+    done = together(*(lambda n=n: home.cli("checkpoint", f"c{n}", "--tier", "live", "--anew") for n in range(3)))
     assert [one.code for one in done] == [0, 0, 0]
     line = client.history.log("main")
     assert [len(capture.parents) for capture in line] == [1, 1, 0]

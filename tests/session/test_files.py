@@ -122,9 +122,9 @@ def test_umount_ends_only_what_mount_has_made(home: Home, kept: str, tmp_path: P
     home.must("mount", kept, str(tmp_path / "link"))
     home.must("umount", str(tmp_path / "link"))
     assert os.listdir(tmp_path / "folder") == ["disk"]
-    home.must("checkpoint", "brief")
+    home.must("checkpoint", "brief", "--anew")
     capture = home.must("show", "brief", "--json").json()["capture"]
-    home.must("checkpoint", "later")
+    home.must("checkpoint", "later", "--anew")
     home.must("mount", "brief", str(tmp_path / "link"))
     home.must("rm", "brief")
     subprocess.run(["umount", "-R", tmp_path / "folder"], check=True)

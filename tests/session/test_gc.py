@@ -51,7 +51,7 @@ def test_gc_keeps_captures_that_have_a_name_or_that_undo_needs(own: Home) -> Non
 def test_a_dry_run_reports_the_same_and_changes_nothing(own: Home) -> None:
     main = Client(own.path).start("main")
     for _ in range(3):
-        main.checkpoint("x", force=True)
+        main.checkpoint("x", force=True, anew=True)
 
     def history() -> list[tuple[str, bool]]:
         return [(one["capture"], one["removed"]) for one in own.must("log", "--all", "--json").json()]

@@ -74,7 +74,7 @@ def test_a_user_attaches_and_gets_only_what_they_may_read(shared: Home, person: 
 def test_undo_of_a_user_takes_back_no_operation_of_root(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "shell", "both", "-d"))
     succeeds(person.can(shared, "checkpoint", "both-users", "-b", "both"))
-    shared.must("checkpoint", "both-roots", "-b", "both")
+    shared.must("checkpoint", "both-roots", "-b", "both", "--anew")
     assert f"the operation was requested by {person.name}, 2" in succeeds(person.can(shared, "undo", "-b", "both"))
     names = {name for one in shared.must("log", "--all", "--json").json() for name in one["names"]}
     assert names & {"both-users", "both-roots"} == {"both-roots"}

@@ -1,6 +1,7 @@
 """Removing captures that no name stands for and that no undo needs.
 
-A capture is kept by a branch whose tip it is, by a checkpoint, by an operation whose undo would need it, by a policy
+A capture is kept by a branch whose tip it is, by a checkpoint, by an operation whose undo would need it, by one of the
+last points of its branch, by a policy
 (`--keep-last`, `--keep-daily`), and by a reader (`Captures.hold`). The ancestors of a kept capture are not kept: their
 content may be removed; their records stay, so that the history is whole. Sessions keep no capture: a live one has a
 tree of its own, and a parked one is the tip of its branch.
@@ -20,6 +21,8 @@ from waypoint.records.names import Names
 from waypoint.records.reading import Link, Reader
 
 VERB = "gc"
+MOST_POINTS = 100
+"""So many points of each branch (Point) are kept as long as operations can be undone."""
 
 
 Why = Literal["name", "undo", "last", "daily"]
@@ -61,6 +64,7 @@ def survey(names: Reader, since: float, policy: Policy = NO_POLICY) -> Survey:
     """
     first = max(names.first_kept(), names.first_since(since))
     kept = defaultdict[str, set[Why]](set)
+    points = Counter[float]()
 
     def keep(captures: Iterable[str], why: Why) -> None:
         for capture in captures:
@@ -70,7 +74,7 @@ def survey(names: Reader, since: float, policy: Policy = NO_POLICY) -> Survey:
         keep((ref.capture for ref in refs.values() if ref.capture), "name")
     for operations in names.iter_operations():
         for operation in operations:
-            keep(_brought_back(operation) if operation.number >= first else (), "undo")
+            keep(_brought_back(operation, points) if operation.number >= first else (), "undo")
         if operations[-1].number <= first:
             break
     for intent in names.intents():
@@ -98,8 +102,13 @@ def _kept_by(policy: Policy, links: Iterable[Link]) -> Iterator[tuple[str, Why]]
             yield link.id, "daily"
 
 
-def _brought_back(operation: Operation) -> set[str]:
-    """Return the captures that an undo of the operation would restore."""
+def _brought_back(operation: Operation, points: Counter[float]) -> set[str]:
+    """Return the captures that an undo of the operation would restore; of a point, the capture to which `rewind` goes
+    back. `points`: counts the points of each branch, the newest first, of which MOST_POINTS are kept.
+    """
+    if operation.point is not None:
+        points[operation.point.branch_created] += 1
+        return {operation.point.capture} if points[operation.point.branch_created] <= MOST_POINTS else set()
     if operation.verb == "discard":  # it cannot be undone
         return set()
     before = {move.before.capture for move in operation.moves.values() if move.before and move.before.capture}

@@ -70,9 +70,15 @@ def _is_on(operation: Operation, branch: str) -> bool:
     return concerns and operation.sessions.keys() <= {branch}
 
 
-def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _: "") -> Plan:
+def plan(
+    ref: Lookup,
+    operation: Operation,
+    by: Callable[[str], str] = lambda _: "",
+    is_behind: Callable[[Ref, Ref], bool] = lambda _now, _then: False,
+) -> Plan:
     """Return the steps that undo `operation`. `ref`: looks up what a name stands for now. `by`: returns, for the error,
-    words that name the operation that has moved a name since. Raises StateConflict if the operation cannot be undone.
+    words that name the operation that has moved a name since. `is_behind`: whether only points were made on a branch
+    since it had the second ref (`only_points`). Raises StateConflict if the operation cannot be undone.
 
     Afterwards all names stand for what they stood for before the operation. This includes the branch of a session that
     the undo ends or replaces: the capture of that session does not become its tip, because the undo of an earlier
@@ -95,7 +101,12 @@ def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _:
         return Plan([], tips, {name: ref(name) for name in tips}, said)
     if not deeds and not operation.moves:
         raise _impossible(operation, "it changed no name and no session")
-    moved_since = [name for name, move in operation.moves.items() if ref(name) != move.after]
+
+    def stays(name: str, after: Ref | None) -> bool:
+        now = ref(name)
+        return now == after or bool(name in operation.sessions and now and after and is_behind(now, after))
+
+    moved_since = [name for name, move in operation.moves.items() if not stays(name, move.after)]
     left = [name for name in moved_since if _has_gone_on(operation, name, ref)]
     if moved_since and (left != moved_since or left == list(operation.moves)):
         raise _impossible(operation, f"{moved_since[0]} has been changed since{by(moved_since[0])}")
@@ -104,6 +115,17 @@ def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _:
     words += [_words_of(name, before) for name, before in moves.items()]
     names = {deed.branch: ref(deed.branch) for deed in deeds} | moves
     return Plan(deeds, names, {name: ref(name) for name in names}, ", ".join(words))
+
+
+def only_points(names: Reader, now: Ref, then: Ref) -> bool:
+    """Whether the branch that had the ref `then` has `now`, because points were made on it (Capture.automatic)."""
+    if (now.kind, now.created) != (then.kind, then.created) or now.capture is None:
+        return False
+    tip = names.captures_of([now.capture], may_lack=True).get(now.capture)
+    while tip is not None and tip.automatic and tip.id != then.capture:
+        above = names.parents_of(tip)
+        tip = above[0] if above else None
+    return tip is not None and tip.id == then.capture
 
 
 def _has_gone_on(operation: Operation, name: str, ref: Lookup) -> bool:

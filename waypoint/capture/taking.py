@@ -208,6 +208,7 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
             machine=describe_machine(),
             folder=folder,
             clock=clock,
+            automatic=options.point is not None,
         )
         moving.pop_all()
     return capture

@@ -58,7 +58,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # loaded only when they are used: most commands do not need them
     from waypoint.client.files import Files
     from waypoint.client.history import ApplyPlan, History
-    from waypoint.model.facts import ApplyFacts, ChangeFacts, CheckpointFacts
+    from waypoint.model.facts import ApplyFacts, ChangeFacts, CheckpointFacts, PointFacts, PointMadeFacts
 
 _CREATED = 201
 OnOutput = Callable[[bytes], object]
@@ -336,6 +336,26 @@ class Session:
         body |= {"force": force, "park": park, **({"attach": dict(attach)} if attach else {})}
         body |= {"anew": True} if anew else {}
         return parse(CheckpointFacts, self._ask_once("checkpoint", body))
+
+    def point(self, label: str = "", *, conversation: str | None = None) -> "PointMadeFacts":
+        """Make a point to which `restore` can go back: capture the session, unless its last capture has it as it is.
+
+        `label`: the prompt or command that comes next. `conversation`: the path on this machine of the file in which an
+        agent keeps its conversation.
+        """
+        from waypoint.client.rewinding import describe
+        from waypoint.model.facts import PointMadeFacts
+
+        told = describe(os.path.abspath(conversation)) if conversation is not None else None
+        body: dict[str, object] = {"label": label, "conversation": told}
+        return parse(PointMadeFacts, self._ask_once("points", body))
+
+    def points(self, limit: int | None = None) -> "list[PointFacts]":
+        """The points and named checkpoints to which the branch can go back, the newest first."""
+        from waypoint.model.facts import PointFacts
+
+        query = f"?limit={limit}" if limit is not None else ""
+        return parse_list(PointFacts, ask(self._client.home, "GET", f"{self._path()}/points{query}"), "points")
 
     def restore(
         self,

@@ -127,6 +127,49 @@ class CheckpointFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PointMadeFacts:
+    """The answer to a request for a point of `branch`. `reused`: as in CheckpointFacts."""
+
+    branch: str
+    capture: str
+    tier: Literal["live", "respawn", "files"]
+    paused_ms: float
+    total_ms: float
+    reused: bool
+    degraded: list[ConditionFacts]
+
+
+class ConversationFacts(TypedDict):
+    """An agent's file of its conversation at a point. `path`: in the session if `inside`, else on the machine. `size`:
+    its bytes at the point. `tail`: a digest of the last of them.
+    """
+
+    path: str
+    size: int
+    tail: str
+    inside: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointFacts:
+    """A moment to which a branch can go back. `number`: how many points back, from 1. `label`: the prompt or command
+    that came then; `name`: of the checkpoint, if it is one. `commands`, `changes`: those from there to the next point.
+    `processes`: how many ran then; None if they are not kept.
+    """
+
+    number: int
+    capture: str
+    at: str
+    label: str
+    name: str
+    tier: Literal["live", "respawn", "files"]
+    commands: list[str]
+    changes: ChangeCountFacts | None
+    processes: int | None
+    conversation: ConversationFacts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GotLayerFacts:
     """An attached layer that was copied to `path` on the host."""
 

@@ -50,6 +50,13 @@ def _exchanged_line(done: "Mapping[str, float]") -> str:
     return f"files: {done['changed']} changed, {done['written_bytes'] / _MIB:.1f} MiB written; {paused}"
 
 
+def point_line(made: "Mapping[str, object]") -> str:
+    """The line of `point`."""
+    capture, paused = str(made["capture"])[:SHORT], made["paused_ms"]
+    pause = f"paused {paused:.0f} ms" if isinstance(paused, float) else ""
+    return f"{capture}  {made['tier']}  {'nothing has changed since this capture' if made['reused'] else pause}"
+
+
 def is_proved(answer: "Mapping[str, object]") -> bool:
     proof = answer.get("proof")
     return isinstance(proof, dict) and bool(proof["proved"])

@@ -300,7 +300,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     epoch. `exit`: the shell's exit status, if the session had ended and it is known. `paused_ms`: how long the session
     was paused; None if it had ended. `degraded`: what was kept less faithfully than possible. `folder`: the shell's
     working folder; "" if unknown or unprintable. `clock`: CLOCK_BOOTTIME of the host, in seconds. `branch_created`:
-    `created` of the branch's ref, which identifies a renamed branch; 0.0 in old captures.
+    `created` of the branch's ref, which identifies a renamed branch; 0.0 in old captures. `automatic`: it was taken for
+    a point (Point), and is kept as long as the policy says (branch/removal.py).
     """
 
     id: Id
@@ -319,6 +320,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     clock: float = 0.0
     branch_created: float = 0.0
+    automatic: bool = False
 
     @property
     def tree(self) -> str:
@@ -456,6 +458,30 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
+class Conversation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent's own file of its conversation, to which it only appends. `path`: absolute, in the session if `inside`,
+    else on the machine. `size`: its bytes at that moment. `tail`: a digest of the last of them (client/rewinding.py).
+    """
+
+    path: str
+    size: int
+    tail: str
+    inside: bool = False
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A moment to which `rewind` can return: before a prompt or a command. `capture`: has the state of this moment; of
+    several points with the same one, nothing has changed in between. `branch_created`: as in Capture. `label`: the
+    prompt or command. `commands`: those that were executed since the point before.
+    """
+
+    capture: Id = ""
+    branch_created: float = 0.0
+    label: str = ""
+    commands: tuple[str, ...] = ()
+    conversation: Conversation | None = None
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the operation log.
 
@@ -463,7 +489,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     `aside`: by branch, the capture of a replaced live session. `by`: None if there was no caller (a shell that ended).
     `undoes`: the operation that this one has undone. `undone`: whether this one is undone now. `note`: other effects.
     `expired`: gc may have removed captures that its undo needs. `degraded`: why an undo is incomplete.
-    `applied`: the changed files of the machine, if there are any.
+    `applied`: the changed files of the machine, if there are any. `point`: the point that it has made, if it has.
     """
 
     number: int
@@ -479,6 +505,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     expired: bool = False
     degraded: list[Degradation] = []
     applied: Applied | None = None
+    point: Point | None = None
 
 
 class Deed(NamedTuple):

@@ -13,7 +13,7 @@ from waypoint.model.outcomes import SHORT, proof_lines, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from waypoint.model.facts import CaptureFacts, ChangeFacts, FileFacts, OperationFacts
+    from waypoint.model.facts import CaptureFacts, ChangeFacts, FileFacts, OperationFacts, PointFacts
     from waypoint.model.session_facts import ChangeCountFacts, LimitFacts, SessionFacts, StopFacts, SurveyedProcess
 
 _COLOURS = {
@@ -32,6 +32,7 @@ _SGR = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}
 _ONLY_CRIU = (
     "A checkpoint makes the same checks. Only CRIU finds a few further reasons, such as unread messages in sockets."
 )
+_LABEL_LENGTH, _COMMANDS_SHOWN = 60, 3  # of a point
 _WIDTH = 13  # columns for the headings of `waypoint show`
 
 
@@ -383,6 +384,28 @@ def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = F
     ]
     headings = ("NUMBER", "AGE", "VERB", "CHANGED", "UNDO")
     return table(headings, rows, right=frozenset(headings[:2]), coloured=coloured)
+
+
+def points_table(points: Sequence[PointFacts], *, coloured: bool = False) -> list[str]:
+    """Return the lines of `rewind --list`."""
+    rows = [(str(one.number), age(one.at), point_title(one), what_followed(one)) for one in points]
+    headings = ("NUMBER", "AGE", "BEFORE", "THEN")
+    return table(headings, rows, right=frozenset(headings[:2]), coloured=coloured)
+
+
+def point_title(one: PointFacts) -> str:
+    """The prompt of a point, or the name of a checkpoint."""
+    label = one_line(one.label)
+    label = label if len(label) <= _LABEL_LENGTH else f"{label[: _LABEL_LENGTH - 3]}..."
+    return ": ".join(filter(None, (one.name, label))) or short(one.capture)
+
+
+def what_followed(one: PointFacts) -> str:
+    """What was done from the point to the next one, as far as it is known."""
+    processes = one.processes
+    programs = "" if processes is None else f"{processes} {'process' if processes == 1 else 'processes'}"
+    changed = ", ".join(filter(None, (change_count(one.changes), programs)))
+    return "; ".join([changed, *map(one_line, one.commands[-_COMMANDS_SHOWN:])])
 
 
 def _end(capture: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from waypoint.model.records import Allowance, LayerKind
+from waypoint.model.records import Allowance, Conversation, LayerKind
 
 MAX_NUMBER = (1 << 63) - 1
 """The largest number that names.db can hold (sqlite.org/datatype3.html)."""
@@ -89,6 +89,15 @@ class CheckpointRequest(Request, frozen=True):
     prove: bool = False
     wait: bool = False
     anew: bool = False
+
+
+class PointRequest(Request, frozen=True):
+    """Make a point (Point). `label`: the prompt or command. `conversation`: the agent's own file of its conversation;
+    of one outside of the session a copy is attached to the capture.
+    """
+
+    label: str = ""
+    conversation: Conversation | None = None
 
 
 class VerifyRequest(Request, frozen=True):
@@ -362,6 +371,10 @@ class LogQuery(Request, frozen=True):
 
     name: str | None = None
     all: bool = False
+    limit: Count | None = None
+
+
+class PointsQuery(Request, frozen=True):
     limit: Count | None = None
 
 

@@ -17,6 +17,7 @@ from waypoint.model.records import (
     LiveRow,
     Move,
     Operation,
+    Point,
     Ref,
     Standing,
     StoreIdentity,
@@ -31,8 +32,8 @@ class Change(Reader):
 
     `note`: what the transaction does besides moving names and sessions, as text for its entry in the operation log.
     `degraded`: why that entry is incomplete, if it is an undo. `applied`: which files of the machine it has changed.
-    `number`: the number of that entry, set at the end of
-    the transaction; None if there is no entry.
+    `point`: the point that it makes. `number`: the number of that entry, set at the end of the transaction; None if
+    there is no entry.
     """
 
     def __init__(self, execute: Execute, path: Path, verb: str) -> None:
@@ -41,6 +42,7 @@ class Change(Reader):
         self.note = ""
         self.degraded: list[Degradation] = []
         self.applied: Applied | None = None
+        self.point: Point | None = None
         self._verb = verb
         self._moves: dict[str, Move] = {}
         self._sessions: dict[str, tuple[bool, bool]] = {}
@@ -202,7 +204,7 @@ class Change(Reader):
         """Write the entry in the operation log and return it. None, and no entry, if neither a name nor a session has
         changed and there is no note, or if an undo makes the change: its intent then has the names and sessions.
         """
-        has_effect = bool(self._moves or self._sessions or self.applied)
+        has_effect = bool(self._moves or self._sessions or self.applied or self.point)
         if not has_effect and self._undoes is None and not self.note:
             return None
         if (self._moves or self._sessions) and self._add_to_intent():
@@ -219,6 +221,7 @@ class Change(Reader):
             note=self.note,
             degraded=self.degraded,
             applied=self.applied,
+            point=self.point,
         )
         query = "INSERT INTO operations (record) VALUES (?)"
         number = self.number = self._execute(query, (msgspec.json.encode(entry),)).lastrowid

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, limited, walk_all, walk_back
-from waypoint.branch.undo import Lookup, is_from_within, is_of, numbered, plan
+from waypoint.branch.undo import Lookup, is_from_within, is_of, numbered, only_points, plan
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import StateConflict, WaypointError
@@ -107,7 +107,7 @@ def _iter_operations(
         refs.update(names)
         yield []
     for piece in home.names.iter_operations(limit):
-        yield [_describe(refs.get, entry) for entry in piece if is_wanted(entry)]
+        yield [_describe(home.names, refs.get, entry) for entry in piece if is_wanted(entry)]
 
 
 async def undo(home: Home, request: UndoRequest) -> UndoFacts:
@@ -135,7 +135,7 @@ async def _undo(home: Home, request: UndoRequest) -> UndoFacts:
                 done = await undoing.undo(
                     home.sessions, chosen.number, lose_processes=request.lose_processes, force=request.force
                 )
-                entry = _describe(home.names.ref, done.entry)
+                entry = _describe(home.names, home.names.ref, done.entry)
                 return UndoFacts(operation=entry, undone=_undone(done.planned, done.degraded))
 
 
@@ -203,7 +203,8 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
 
     def is_meant(one: Operation) -> bool:
         return (
-            bool(one.moves or one.sessions or one.applied)
+            one.point is None
+            and bool(one.moves or one.sessions or one.applied)
             and is_of(one, branch, caller, has_ended)
             and not is_anothers(one)
         )
@@ -235,11 +236,11 @@ def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) ->
     return StateConflict("undo", f"the last operation {whose}", said, next_step, code="nothing-to-undo")
 
 
-def _describe(ref: Lookup, operation: Operation) -> OperationFacts:
+def _describe(names: Names, ref: Lookup, operation: Operation) -> OperationFacts:
     words: str | None = None
     said = ""
     try:
-        words = plan(ref, operation).words
+        words = plan(ref, operation, is_behind=functools.partial(only_points, names)).words
     except WaypointError as error:
         said = error.said
     moves = {

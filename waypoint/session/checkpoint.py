@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach_in_loop
@@ -15,7 +17,7 @@ from waypoint.capture.taking import is_disk_full
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import parse_name
-from waypoint.model.records import Capture, Reason, Ref, Tier
+from waypoint.model.records import Capture, Point, Reason, Ref, Tier
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.records.change import Change
 from waypoint.records.reading import Reader, belongs_to
@@ -28,6 +30,9 @@ from waypoint.session.live.subject import LiveSubject, let_go_on
 from waypoint.session.registry import Registry
 
 T = TypeVar("T")
+
+POINT = "point"
+"""The verb of operations that make a point (Point). 'undo' without a number leaves them out."""
 
 
 class Checkpointed(NamedTuple):
@@ -194,16 +199,24 @@ async def drop(resources: Resources, taken: Capture) -> None:
 
 
 def _record(resources: Resources, live: LiveSession, taken: Capture, options: CaptureOptions) -> Capture:
-    with resources.names.change("park" if options.keep_frozen else "checkpoint") as change:
+    verb = "park" if options.keep_frozen else "checkpoint" if options.point is None else POINT
+    with resources.names.change(verb) as change:
         kept = placed(change, taken)
         change.add(kept)
         change.advance(live.branch, kept.id)
+        if options.point is not None:
+            _make_point(change, live, kept, options.point)
         _put_name(change, live, kept, options)
         if options.keep_frozen:
             change.forget(live.record.row)
         if options.undone:
             change.replace_session(live.branch, kept.id)
     return kept
+
+
+def _make_point(change: Change, live: LiveSession, kept: Capture, point: Point) -> None:
+    ref = change.ref(live.branch)
+    change.point = msgspec.structs.replace(point, capture=kept.id, branch_created=ref.created if ref else 0.0)
 
 
 def _put_name(change: Change, live: LiveSession, kept: Capture, options: CaptureOptions) -> None:
@@ -222,21 +235,25 @@ def _find_same(resources: Resources, live: LiveSession, options: CaptureOptions)
     requested. The caller must have the turn (lock) of the branch.
     """
     rested, names = live.rested, resources.names
-    if options.anew or options.keep_frozen or options.attach or options.tier not in (None, "live") or rested is None:
+    is_more = options.anew or options.keep_frozen or (options.attach and options.point is None)
+    if rested is None or is_more or options.tier not in (None, "live"):
         return None
     ref = names.ref(live.branch)
     if ref is None or ref.capture != rested.capture or names.standing(rested.capture).removed:
         return None
     tip = names.capture(rested.capture)
-    if any(layer.get("attached") for layer in tip.layers.values()):
-        return None
-    if tip.reason != options.reason or options.message not in ("", tip.message):
+    is_other = options.message not in ("", tip.message) or any(one.get("attached") for one in tip.layers.values())
+    if tip.reason != options.reason or (is_other and options.point is None):
         return None
     return tip if is_as_in(rested, live.record, live.terminal, tip) else None
 
 
 def _name(resources: Resources, live: LiveSession, same: Capture, options: CaptureOptions) -> None:
-    """Let `options.name` stand for a capture that exists."""
+    """Let `options.name` or the point `options.point` stand for a capture that exists."""
+    if options.point is not None:
+        with resources.names.change(POINT) as change:
+            _make_point(change, live, same, options.point)
+        return
     wanted = Ref(kind="checkpoint", capture=same.id, created=same.created)
     if options.name is not None and resources.names.ref(options.name) != wanted:
         with resources.names.change("checkpoint") as change:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from waypoint.branch.undo import Plan, conclude, losses, numbered, plan
+from waypoint.branch.undo import Plan, conclude, losses, numbered, only_points, plan
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.model.conditions import Degradation, degradation
@@ -67,7 +67,7 @@ def plan_undo(names: Reader, number: int) -> Planned:
         return f", last by operation {last.number} ({last.verb}), which was requested {asked_by(last.by)}"
 
     operation = numbered(names, number)
-    found = plan(names.ref, operation, moved)
+    found = plan(names.ref, operation, moved, functools.partial(only_points, names))
     return Planned(operation, found, losses(found, operation, names.ref, names.capture))
 
 

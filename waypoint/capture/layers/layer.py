@@ -13,7 +13,7 @@ from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import filesystem
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import Failed
-from waypoint.model.records import Capture, KnownLayer, Layers, Reason, Tier, User, layers_of
+from waypoint.model.records import Capture, KnownLayer, Layers, Point, Reason, Tier, User, layers_of
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
@@ -63,6 +63,7 @@ class CaptureOptions(NamedTuple):
     checkpoint has it. `within`: whether a process of the session makes the request; such a request may only move names
     that belong to the session's own branch. `undone`: whether an undo ends the session, after which the branch is in
     its state before the session. `anew`: whether to take a capture even if the last one has the session as it is.
+    `point`: the point that the capture is taken for.
     """
 
     tier: Tier | None = None
@@ -77,6 +78,7 @@ class CaptureOptions(NamedTuple):
     within: bool = False
     undone: bool = False
     anew: bool = False
+    point: Point | None = None
 
 
 @dataclass(slots=True)

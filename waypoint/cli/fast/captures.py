@@ -7,7 +7,7 @@ from waypoint.client.link import ask, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
-from waypoint.model.outcomes import HEADINGS, SHORT, is_proved, proof_lines, replaced_lines, status_of
+from waypoint.model.outcomes import HEADINGS, SHORT, is_proved, point_line, proof_lines, replaced_lines, status_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,27 @@ def checkpoint(given: "Given") -> int:
     warn_degraded(made)
     warn_lines(proof_lines(made))
     return status_of(made)
+
+
+def point(given: "Given") -> int:
+    body: dict[str, object] = {"label": as_json_text(given.text("label") or "")}
+    path = given.text("conversation")
+    if path is not None:
+        from waypoint.client.rewinding import describe
+
+        try:
+            body["conversation"] = describe(absolute(path))
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise UsageProblem("note", path, said, "name the file of the agent's conversation") from error
+    target = f"/v1/sessions/{quote_branch(branch_of(given))}/points"
+    made = checkpoint_of(ask(home_of(given), "POST", target, body, may_repeat=False))
+    if given.flag("json"):
+        print_json(made)
+        return 0
+    print_lines([point_line(made)])
+    warn_degraded(made)
+    return 0
 
 
 def _asked(given: "Given") -> "dict[str, object]":

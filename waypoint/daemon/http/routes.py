@@ -17,6 +17,7 @@ from waypoint.service import (
     housekeeping,
     images,
     layers,
+    points,
     sessions,
     usage,
 )
@@ -51,6 +52,8 @@ ROUTES: Routes = (
     Route("GET", _SESSION, sessions.session, "One session", wrap="session"),
     Route("POST", f"{_SESSION}/stop", sessions.stop, "End the session"),
     Route("POST", f"{_SESSION}/checkpoint", captures.checkpoint, "Capture the session, and name the capture"),
+    Route("POST", f"{_SESSION}/points", points.make, "Make a point to which the branch can go back"),
+    Route("GET", f"{_SESSION}/points", points.points, "Points and checkpoints of the branch", wrap="points"),
     Route(
         "POST",
         f"{_SESSION}/restore",

@@ -179,6 +179,11 @@ def freeze(path: str) -> None:
     _wait_event(path, "frozen 1")
 
 
+def wait_frozen(path: str, timeout_s: float) -> None:
+    """Return when the kernel reports all processes of a group that is being frozen as frozen. Raises TimeoutError."""
+    _wait_event(path, "frozen 1", timeout_s)
+
+
 def hold_frozen(path: str) -> None:
     """Let the kernel freeze every process of the cgroup2 group, and do not wait for it. A process that a tracer has
     stopped is frozen when the tracer continues it, detaches or dies.

@@ -9,7 +9,6 @@ the frozen state, too.
 
 import contextlib
 import os
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from waypoint.linux.tasks import cgroups
 MOST_TASKS = 64
 """Looking at more tasks, some 40 microseconds each, would lengthen a pause noticeably."""
 _CALL_BYTES = 256
-_FREEZES_S, _LOOK_S = 0.002, 0.0001
+_FREEZES_S = 0.002
 _RESTART = {"x86_64": b"219", "aarch64": b"128"}.get(machine.architecture(), b"")
 """restart_syscall(2), by which a call with a timeout goes on after an interruption: it has not ended in between."""
 
@@ -36,12 +35,10 @@ class Rest(NamedTuple):
 
 def look_frozen(cgroup: str) -> dict[int, Rest] | None:
     """`look` at a group that is being frozen, as soon as it is frozen. None if that takes longer than _FREEZES_S."""
-    deadline = time.monotonic() + _FREEZES_S
-    while "frozen 1" not in cgroups.read(cgroup, "cgroup.events"):
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(_LOOK_S)
-    return look(cgroup)
+    with contextlib.suppress(OSError):
+        cgroups.wait_frozen(cgroup, _FREEZES_S)
+        return look(cgroup)
+    return None
 
 
 def look(cgroup: str) -> dict[int, Rest] | None:

@@ -206,6 +206,29 @@ CHECKPOINT = Verb(
     arguments=(NAME,),
 )
 
+POINT = Verb(
+    "point",
+    (
+        Option(("--label",), "text", "The prompt or command that comes next.", "MSG"),
+        Option(
+            ("--conversation",),
+            "text",
+            "The file in which the agent keeps its conversation; 'waypoint rewind' brings it back, too.",
+            "PATH",
+        ),
+        BRANCH,
+        JSON,
+        HOME,
+    ),
+    """Make a point to which 'waypoint rewind' can return.
+
+    For the hooks of an agent: call it before each prompt, and before commands that destroy something. The session is
+    saved like a checkpoint without a name. If nothing has changed since its last capture, nothing is saved, and the
+    point stands for this capture. Points are removed by age and number (see 'waypoint gc --help'); they are no
+    operations for 'waypoint undo'. Prints the id of the capture, its tier, and how long the session was paused.""",
+    "Example: waypoint point --label 'make the tests pass' -b fix-1",
+)
+
 ATTACH_AT = Option(
     ("--attach-at",),
     "texts",
@@ -293,4 +316,4 @@ FORK = Verb(
     words="CMD",
 )
 
-VERBS = {verb.name: verb for verb in (EXEC, RUN, SHELL, CHECKPOINT, RESTORE, FORK)}
+VERBS = {verb.name: verb for verb in (EXEC, RUN, SHELL, CHECKPOINT, POINT, RESTORE, FORK)}

@@ -491,6 +491,35 @@ _RM = Verb(
     arguments=(Argument("names", "NAME", many=True),),
 )
 
+_REWIND = Verb(
+    "rewind",
+    (
+        Option(("-n", "--number"), "number", "Go back by N points; 1 is the newest.", "N"),
+        Option(
+            ("--only",),
+            "choice",
+            "Bring back only the files (the programs continue), or only the agent's conversation.",
+            choices=("files", "conversation"),
+        ),
+        Option(("--list",), "flag", "Only list the points, the newest first."),
+        BRANCH,
+        fast.LOSE_PROCESSES,
+        JSON,
+        HOME,
+    ),
+    """Go back to a point of the branch: to the moment before a prompt or a command.
+
+    Points are made by 'waypoint point', which agents call before each prompt; named checkpoints of the branch count,
+    too. Without -n, choose the point on the terminal: Up and Down move, Enter rewinds, q leaves everything as it is.
+
+    Brings back files, programs, shell and terminal, as 'waypoint restore' does, and the file of the agent's
+    conversation if the point knows it; the replaced conversation is kept beside it. Prints the prompt on stdout. The
+    state from before is captured first: 'waypoint undo' reverses the rewind, except for the conversation of an agent
+    outside of the session. With --json and without -n, prints the points.""",
+    "Example: waypoint rewind -n 1 -b fix-1; waypoint rewind --list",
+    arguments=(ONE_BRANCH,),
+)
+
 _UNDO = Verb(
     "undo",
     (
@@ -740,6 +769,7 @@ WAYPOINT = Group(
         *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _STOP),
         *(
             fast.CHECKPOINT,
+            fast.POINT,
             fast.RESTORE,
             fast.FORK,
             _BRANCH,
@@ -751,6 +781,7 @@ WAYPOINT = Group(
             _LAYER,
             _PROVE,
             _RM,
+            _REWIND,
             _UNDO,
             _OP,
             _VERIFY,
@@ -794,6 +825,7 @@ def _inside(verb: Verb, *flags: str) -> Verb:
 
 INSIDE: tuple[Verb, ...] = (
     _inside(fast.CHECKPOINT, "--message", "--tier", "--force", "--json"),
+    _inside(fast.POINT, "--label", "--conversation", "--json"),
     _inside(fast.RESTORE, "--branch", "--new", "--only", "--tier", "--lose-processes", "--json"),
     _inside(fast.FORK, "--count", "--prefix", "--tier", "--json"),
     _inside(_UNDO, "--branch", "--lose-processes", "--json"),

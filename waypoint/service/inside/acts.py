@@ -9,12 +9,21 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from waypoint.model.errors import StateConflict
-from waypoint.model.outcomes import HEADINGS, degraded_lines, replaced_lines, text, undone_lines
+from waypoint.model.outcomes import HEADINGS, degraded_lines, point_line, replaced_lines, text, undone_lines
+from waypoint.model.records import Conversation
 from waypoint.model.rendering import stop_line
-from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest, WantedTier
+from waypoint.model.requests import (
+    CheckpointRequest,
+    ForkRequest,
+    PointRequest,
+    RestoreRequest,
+    StopRequest,
+    UndoRequest,
+    WantedTier,
+)
 from waypoint.model.verbs import Given
 from waypoint.records.reading import Reader, belongs_to
-from waypoint.service import captures, history, sessions
+from waypoint.service import captures, history, points, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed, as_text
@@ -63,12 +72,19 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
         message=given.text("message") or "",
         tier=_tier(given),
         force=given.flag("force"),
-        anew=given.flag("anew"),
     )
     with _no_names_of_others(home.names, live.branch, request.name):
         made = await captures.checkpoint_of(home, live.branch, request, within=True)
     said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms"
     return Printed(_text([said], made), made)
+
+
+async def point(home: Home, live: LiveSession, given: Given) -> Printed:
+    told, path = None, given.text("conversation")
+    if path is not None:  # the capture has the file itself
+        told = Conversation(path=path, size=0, tail="", inside=True)
+    made = await points.make(home, live.branch, PointRequest(label=given.text("label") or "", conversation=told))
+    return Printed(_text([point_line(dataclasses.asdict(made))], made), made)
 
 
 async def restore(home: Home, live: LiveSession, given: Given) -> Printed:

@@ -57,7 +57,8 @@ async def operation(home: Home, branch: str, number: int | None) -> Operation:
         return numbered
 
     def is_meant(one: Operation) -> bool:
-        return is_from_within(home.names, one, branch) and one.sessions.get(branch) != (False, True)
+        is_own = one.point is None and is_from_within(home.names, one, branch)
+        return is_own and one.sessions.get(branch) != (False, True)
 
     found = await asyncio.to_thread(home.names.last_to_undo, is_meant)
     if found is None:

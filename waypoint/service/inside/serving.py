@@ -20,6 +20,7 @@ Inward = Callable[[Home, LiveSession, Given], Awaitable[Printed]]
 
 ACTS: dict[str, Inward] = {
     "checkpoint": acts.checkpoint,
+    "point": acts.point,
     "restore": acts.restore,
     "fork": acts.fork,
     "stop": acts.stop,
@@ -34,7 +35,7 @@ ACTS: dict[str, Inward] = {
 }
 """The function of each verb in `INSIDE` of the table of verbs."""
 
-MOVES = frozenset({"checkpoint", "restore", "fork", "stop", "undo"})
+MOVES = frozenset({"checkpoint", "point", "restore", "fork", "stop", "undo"})
 """The verbs that take long. Requests of one session for these verbs are served one after the other."""
 
 

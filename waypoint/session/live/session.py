@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +41,8 @@ DRAIN_S = 2.0
 KILLED_DRAIN_S = 0.2  # the same for a session that another operation kept from being stopped
 CLIENTS_S = 10.0
 NETWORK_SETUP_S = 2.0  # how long a command waits for the network; the first session of a home must start the router
+
+_MOST_COMMANDS, _COMMAND_LENGTH = 20, 200
 
 _RING_LOST = b"\r\nwaypoint: the earlier output of this terminal is lost: the file that kept it was removed\r\n"
 
@@ -78,10 +81,10 @@ class RestartedPrograms(NamedTuple):
 class LiveSession:
     """`not_back`: why the processes were not restored, if they were to be, and the parts of the shell's state that were
     not restored. `restarted`: the programs of the capture from which the session started; None if they were not to be
-    started again. `hooks_running`: how many of the session's own hooks run now (service/session_hooks.py).
-    `is_killed`: a `stop` has killed the processes, and will end the session when it has the branch's turn.
-    `no_way_out`: why the private network has no connection; "" if it has one. `network_setup`: the task that sets up
-    the private network; None if the session needs none.
+    started again. `rested`: how the last capture has left the session; None if that is unknown. `hooks_running`: how
+    many of the session's own hooks run now (service/session_hooks.py). `is_killed`: a `stop` has killed the processes,
+    and will end the session when it has the branch's turn. `no_way_out`: why the private network has no connection; ""
+    if it has one. `network_setup`: the task that sets up the private network; None if the session needs none.
     """
 
     not_back: Sequence[Degradation] = ()
@@ -90,6 +93,7 @@ class LiveSession:
     no_way_out: Callable[[], str] = str
     network_setup: asyncio.Task[None] | None = None
     restarted: RestartedPrograms | None = None
+    rested: Rested | None = None
 
     def __init__(
         self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Descriptors | None" = None
@@ -105,7 +109,7 @@ class LiveSession:
         self.capturing: asyncio.Task[object] | None = None  # the current or last capture
         self.measuring: asyncio.Task[Figures] | None = None  # the current or last measurement
         self.measured_until = 0.0  # until then on the monotonic clock, the last measurement counts
-        self.rested: Rested | None = None  # how the last capture has left the session
+        self.commands: deque[str] = deque(maxlen=_MOST_COMMANDS)  # executed since the last point, shortened
         self.successor: LiveSession | None = None  # replaces this session on its branch
         self.kept: dict[str, object] = {}  # sent to attached clients when the session ends: where its state is kept
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
@@ -195,6 +199,8 @@ class LiveSession:
         return await self.successor.attach(AttachRequest(rows=size[0], cols=size[1]), inlet, outlet, may_have)
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        if request.text:
+            self.commands.append(request.text[:_COMMAND_LENGTH])
         with self._stream():
             await _wait_for_network(self)
             return await self.shell.execute(request, inlet, outlet)
