@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 PREFIX = b"\x1b]7717;"
 KEY = b"\x1b[7717~"
+ACCEPT = b"\x1b[7718~"
 # Most bytes of a mark; the hooks write shorter ones. A prefix without an end within so many bytes is ordinary output.
 LONGEST = 1024
 _MARK = re.compile(rb"\x1b\]7717;([A-Z])((?:;[ -:<-~]*)*)\x07")

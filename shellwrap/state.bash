@@ -5,7 +5,7 @@
 # file to disk at once. Where writing takes long (much state), nothing is written for 20 times as long, and the files are emptied meanwhile.
 # __wp_lost is `lost` if nothing was written.
 __wp_keep() {
-  local - __wp_t0=${EPOCHREALTIME-} __wp_t1
+  builtin local - "__wp_t0=${EPOCHREALTIME-}" __wp_t1
   builtin set +euxv
   __wp_lost=lost
   __wp_t0=${__wp_t0//[!0-9]/}
@@ -28,7 +28,7 @@ __wp_keep() {
 
 # Report where that has changed, and say so where the state cannot be written any more.
 __wp_tell() {
-  [[ ${__wp_lost-} != "${__wp_told-}" ]] || return 0
+  [[ ${__wp_lost-} != "${__wp_told-}" ]] || builtin return 0
   __wp_told=${__wp_lost-}
   __wp_say "L;$__wp_s;$__wp_told"
   [[ -z $__wp_told ]] || builtin printf "waypoint: this shell's variables and functions cannot be written (full disk, ulimit -f): they may end with it\r\n" >"$__wp_tty"
@@ -36,7 +36,7 @@ __wp_tell() {
 
 # False where a file may not become as large as a state (ulimit -f): a signal would end the shell that writes one.
 __wp_may_write() {
-  local -a __wp_limits
+  builtin local -a __wp_limits
   builtin mapfile -t -n 3 __wp_limits </proc/self/limits
   [[ ${__wp_limits[2]-} != 'Max file size'* || ${__wp_limits[2]} =~ ^'Max file size'\ +(unlimited|[0-9]{9,})\  ]]
 }
@@ -44,7 +44,7 @@ __wp_may_write() {
 # Let states be written into memory (docs/protocol.md), and back into the folder. Nobody else can read these files, or put other ones there.
 __wp_aside() {
   __wp_w=/dev/shm/.waypoint- __wp_hn=
-  ( builtin umask 077; builtin set -C; for f in last.0 last.1 names hist.0 hist.1; do [[ -f $__wp_w$f && -O $__wp_w$f && ! -L $__wp_w$f ]] || : >"$__wp_w$f" || builtin exit 1; done ) && __wp_next && [[ -n $__wp_l ]]
+  ( builtin umask 077; builtin set -C; for __wp_each in last.0 last.1 names hist.0 hist.1; do [[ -f $__wp_w$__wp_each && -O $__wp_w$__wp_each && ! -L $__wp_w$__wp_each ]] || builtin : >"$__wp_w$__wp_each" || builtin exit 1; done ) && __wp_next && [[ -n $__wp_l ]]
 } 2>/dev/null
 __wp_back() {
   __wp_w=$__wp_d/ __wp_hn=
@@ -52,9 +52,9 @@ __wp_back() {
 }
 
 __wp_empty() {
-  local f
-  [[ -z $__wp_first ]] || return 0
-  for f in "$__wp_w"last.[01]; do [[ ! -f $f || -L $f ]] || : >|"$f"; done
+  builtin local __wp_each
+  [[ -z $__wp_first ]] || builtin return 0
+  for __wp_each in "$__wp_w"last.[01]; do [[ ! -f $__wp_each || -L $__wp_each ]] || builtin : >|"$__wp_each"; done
 }
 __wp_next() {
   __wp_l=${__wp_w}last.$(((__wp_seq + 1) % 2))
@@ -63,34 +63,39 @@ __wp_next() {
 
 # Write the history into a file, unless it is there already. Not one of more than 99,999 lines.
 __wp_remember() {
-  local __wp_was=${HISTTIMEFORMAT+x} __wp_format=${HISTTIMEFORMAT-}
+  builtin local "__wp_was=${HISTTIMEFORMAT+x}" "__wp_format=${HISTTIMEFORMAT-}"
   [[ $HISTCMD != "${__wp_hn-}" && ${#HISTCMD} -le 5 && -o history ]] || return 0
   __wp_hn=$HISTCMD
   if [[ ${__wp_hs-} == hist.0 ]]; then __wp_hs=hist.1; else __wp_hs=hist.0; fi
   HISTTIMEFORMAT=%s # else the file would not tell where an entry of several lines ends
   __wp_plain_file "$__wp_w$__wp_hs" && builtin history -w "$__wp_w$__wp_hs" || __wp_hs=
   if [[ -n $__wp_was ]]; then HISTTIMEFORMAT=$__wp_format; else builtin unset -v HISTTIMEFORMAT; fi
-  return 0
+  builtin return 0
 }
 
 # Write the shell's state to stdout, except the traps: a function does not see them, so the line bound to the key, or __wp_cmd, writes them.
 # $1: the number of the state, empty if it was asked for. $2: the user's $SHELLOPTS, as this function changes the options. The rest: the user's
 # positional parameters. The names of the functions come from a file, since that takes no process.
 __wp_state() {
-  local - __wp_v
-  local -a __wp_vs __wp_ds=("${DIRSTACK[@]:1}") # DIRSTACK has `~` for the home folder
+  builtin local - __wp_v
+  builtin local -a __wp_vs __wp_ds
+  __wp_ds=("${DIRSTACK[@]:1}") # DIRSTACK has `~` for the home folder
   builtin set +efnuxv
-  __wp_plain_file "${__wp_w}names" && { builtin declare -F && builtin echo .; } 1<>"${__wp_w}names" || return 1
-  while IFS= builtin read -r __wp_v && [[ $__wp_v != . ]]; do __wp_vs+=("$__wp_v"); done <"${__wp_w}names" # behind `.` may be anything
+  __wp_plain_file "${__wp_w}names" && { builtin declare -F && builtin printf '.\n'; } 1<>"${__wp_w}names" || builtin return 1
+  if [[ ${IFS@a} == *r* ]]; then # behind `.` may be anything
+    while builtin read -r __wp_v && [[ $__wp_v != . ]]; do __wp_vs+=("$__wp_v"); done <"${__wp_w}names"
+  else
+    while IFS= builtin read -r __wp_v && [[ $__wp_v != . ]]; do __wp_vs+=("$__wp_v"); done <"${__wp_w}names"
+  fi
   builtin printf 's\0%s\0bash\0%s\0o\0\0%s\0%s\0' "$1" "$__wp_r" "$2" "$BASHOPTS" &&
     builtin printf 'd\0\0\0%s\0' "$PWD" "${__wp_ds[@]/#\~/"$HOME"}" &&
     builtin printf 'g\0\0\0%s\0' "$0" "${@:3}" &&
     builtin printf 'h\0\0\0%s\0' "${__wp_hs-}" &&
     builtin printf 'm\0\0\0' && builtin umask && builtin printf '\0l\0\0\0' && builtin ulimit -Sa && builtin printf '\0v\0\0\0' &&
-    builtin declare -p && builtin printf '\0' || return 1
-  for __wp_v in "${!BASH_ALIASES[@]}"; do builtin printf 'a\0%s\0\0%s\0' "$__wp_v" "${BASH_ALIASES[$__wp_v]}" || return 1; done
+    builtin declare -p && builtin printf '\0' || builtin return 1
+  for __wp_v in "${!BASH_ALIASES[@]}"; do builtin printf 'a\0%s\0\0%s\0' "$__wp_v" "${BASH_ALIASES[$__wp_v]}" || builtin return 1; done
   for __wp_v in "${__wp_vs[@]}"; do
-    [[ $__wp_v != *' __wp'* ]] || continue
+    [[ $__wp_v != *' __wp'* ]] || builtin continue
     builtin printf 'f\0%s\0%s\0' "${__wp_v##* }" "${__wp_v% *}" && builtin declare -f -- "${__wp_v##* }" && builtin printf '\0' || return 1
   done
 }

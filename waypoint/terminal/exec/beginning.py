@@ -4,12 +4,13 @@ import asyncio
 import signal
 import time
 
+from shellwrap.marks import ACCEPT
 from waypoint.terminal.exec.command_record import End, ExecRecord, Phase
 from waypoint.terminal.exec.ending import wait_moment
+from waypoint.terminal.exec.lost_shell import hangs
 from waypoint.terminal.exec.signals import send
 from waypoint.terminal.hooks.asking import Desk, ask, hear
 from waypoint.terminal.hooks.exchange import HookExchange
-from waypoint.terminal.hooks.prompt import has_foreground
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellLost
 
 # How many seconds to wait for a shell that refuses a command which an earlier daemon has begun.
@@ -19,8 +20,6 @@ _PATIENCE_S = 5.0
 # the time that the client allows for the prompt, or within _BEGIN_S, whichever is longest. After the client has
 # cancelled a command, the command must begin within _CALLED_OFF_S.
 _BEGIN_S, _CALLED_OFF_S = 2.0, 1.0
-# How many seconds a shell that hangs in its hooks gets to return to its prompt after SIGINT.
-_BACK_S = 0.4
 
 
 class Beginning:
@@ -33,6 +32,8 @@ class Beginning:
         self._wait_prompt_s = _PATIENCE_S if wait_prompt_s is None else wait_prompt_s
         self._wait_until = time.monotonic() + self._wait_prompt_s
         self._called_off = asyncio.Event()
+        # ShellWatch.prompts at the end of the command before
+        self.last_prompts: int | None = None
 
     def call_off(self) -> None:
         """Cancel the command if it does not begin within _CALLED_OFF_S."""
@@ -56,7 +57,7 @@ class Beginning:
                     send(desk.terminal.master, desk.watch.shell.pid, signal.SIGINT, desk.watch.processes)
                     desk.go.say("E", record.nonce)  # a shell that has accepted the command may wait after the mark E
                 said = f"the session's shell did not begin the command {said}"
-                if await self._is_lost():
+                if await hangs(desk):
                     raise ShellLost(said)
                 raise NotAtPrompt(f"{said}; the command will not run")
         finally:
@@ -71,16 +72,6 @@ class Beginning:
             record.start = record.stop = mark.start
             record.end = End(125, "waypoint", said="the command was interrupted before it began", code="interrupted")
             record.phase = Phase.ENDED
-
-    async def _is_lost(self) -> bool:
-        """Return True if the shell hangs in its hooks: SIGINT has not brought it back to its prompt."""
-        shell = self._desk.watch.shell
-        try:
-            await self._desk.watch.wait_prompt(_BACK_S)
-        except NotAtPrompt:
-            if shell is not None and not self._desk.terminal.closed.is_set():
-                return has_foreground(self._desk.terminal.master, shell)
-        return False
 
     async def _wait_given_up(self) -> str:
         """Wait until the command's time to begin is over. Return a text that says which limit has passed."""
@@ -119,16 +110,24 @@ class Beginning:
                 entered = False
             elif answer.kind == "B":
                 desk.terminal.keyboard.release()  # so that a person can complete the line that the shell waits for
-                await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
+                try:
+                    await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
+                except NotAtPrompt as busy:
+                    if desk.watch.prompts == self.last_prompts:
+                        raise ShellLost("since the command before, its hooks have announced no prompt") from busy
+                    raise
                 desk.terminal.keyboard.hold(signals_pass=False)
 
     async def _enter(self, *, entered: bool) -> None:
-        """Type Enter, so that bash runs the wrapper that its hooks have put on the edited line. zsh needs no Enter.
+        """Type the key that accepts the line, so that bash runs the wrapper that its hooks have put on the edited line.
+        That is Enter for the hooks of earlier versions. zsh needs no key.
 
         `entered`: Enter may have been typed already.
         """
         zsh = self._desk.watch.shell is not None and self._desk.watch.shell.kind == "zsh"
         if not entered and not zsh:
-            self._desk.terminal.typed.write(b"\r")
+            accepted = self._talk.heard("A")
+            has_key = accepted is not None and accepted.fields[3:4] == ("key",)
+            self._desk.terminal.typed.write(ACCEPT if has_key else b"\r")
         if await hear(self._desk, self._talk, ("S", "E")) is None and not entered:
             raise ShellLost("the session's shell accepted the command but did not begin it")

@@ -5,6 +5,8 @@ execution.py communicates with the shell.
 """
 
 import asyncio
+import signal
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,15 +23,19 @@ from waypoint.terminal.exec.command_text import text_of
 from waypoint.terminal.exec.delivery import Delivery
 from waypoint.terminal.exec.execution import Execution
 from waypoint.terminal.exec.input_feed import InputFeed
-from waypoint.terminal.exec.lost_shell import SHELL_LOST
+from waypoint.terminal.exec.lost_shell import SHELL_LOST, hangs
+from waypoint.terminal.exec.signals import send
 from waypoint.terminal.hooks.asking import Desk
 from waypoint.terminal.hooks.go_fifo import GoFifo
+from waypoint.terminal.hooks.prompt import has_foreground
 from waypoint.terminal.hooks.run_folder import RunFolder
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
 from waypoint.terminal.terminal import Terminal
 
 # How many seconds a new shell gets until its first prompt. The user's startup files run in this time.
 FIRST_PROMPT_S = 5.0
+# How many seconds the shell gets from the end of a command to its prompt, before it counts as hanging in its hooks.
+HOOKS_S = 5.0
 # How many recent command ids are kept, so that a repeated request does not run its command twice.
 REMEMBERED = 64
 _REMOVED = (
@@ -177,13 +183,37 @@ class CommandLine:
             await client.wait_for(self._take_turn(request))
         done = _nothing if in_turn else self._turn.release
         try:
-            await client.wait_for(self.watch.wait_prompt(request.wait_prompt_s))
+            lost = await client.wait_for(self._wait_prompt(request))
             run = await self._prepare(request, text, client, again=again)
+            run.doubt(self._current, lost)
         except BaseException:
             done()
             raise
         self._begin(run, done, renews=not in_turn)
         return await self._delivery.serve(run, run.record.asked_at, client)
+
+    async def _wait_prompt(self, request: ExecRequest) -> str:
+        """Wait until the shell is at its prompt, and return "". If the shell is lost, return the reason in words: it
+        hangs in its hooks since the last command, or that has switched off the line editor. Raises NotAtPrompt if the
+        shell is busy.
+        """
+        run, shell = self._current, self.watch.shell
+        if run is not None and run.ended_at and shell is not None and shell.kind == "none":
+            return "its line editor was switched off (set +o emacs, unsetopt zle)"
+        try:
+            await self.watch.wait_prompt(request.wait_prompt_s)
+        except NotAtPrompt:
+            shell = self.watch.shell
+            has_ended = run is not None and run.prompts_at_end == self.watch.prompts
+            if not has_ended or run is None or shell is None or time.monotonic() - run.ended_at < HOOKS_S:
+                raise
+            if not has_foreground(self.desk.terminal.master, shell):
+                raise
+            send(self.desk.terminal.master, shell.pid, signal.SIGINT, self.watch.processes)
+            if await hangs(self.desk):
+                return "it hung in Waypoint's hooks after the command before"
+            await self.watch.wait_prompt(0)
+        return ""
 
     async def _take_turn(self, request: ExecRequest) -> None:
         """Wait until earlier commands have ended, and acquire the lock `turn`. Raise NotAtPrompt after the new

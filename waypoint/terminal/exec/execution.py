@@ -66,6 +66,10 @@ class Execution:
         begun the command.
         """
         self.record = record
+        self.prompts_at_end: int | None = None  # ShellWatch.prompts when the command ended; None: it has not ended
+        self.ended_at = 0.0  # on the monotonic clock
+        self._lost = ""  # why the shell is lost, in words
+        self._suspicion = ""  # the same, if the shell does not begin this command
         self.feed = feed
         self.result: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self.started = asyncio.Event()
@@ -78,6 +82,16 @@ class Execution:
         self._is_replacing = False  # the command is about to replace the shell, which the hooks have announced
         self._stopped_by = ""  # the last signal that was sent to the command at its timeout; "": none
         self._signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
+
+    def doubt(self, before: "Execution | None", lost: str) -> None:
+        """Consider the shell as lost if it does not begin this command. `before`: the command before. `lost`: why the
+        shell is lost in any case, in words; "" if it is not.
+        """
+        self._lost = lost
+        if before is not None:
+            self._beginning.last_prompts = before.prompts_at_end
+            if before.record.end is not None and before.record.end.code == "interrupted":
+                self._suspicion = "it has begun neither this command nor the one before"
 
     def signal(self, number: signal.Signals) -> None:
         """Send the client's signal to the command when it runs. If the signal is meant to end the command (ENDING),
@@ -141,8 +155,14 @@ class Execution:
 
     async def _wait_begun(self) -> None:
         """Wait until the command begins. If the shell does not answer, replace the shell; the command does not run."""
+        record = self.record
         try:
+            if self._lost:
+                raise ShellLost(self._lost)
             await self._beginning.wait()
+            if self._suspicion and record.end is not None:
+                record.phase, record.start, record.stop, record.end = Phase.ASKED, None, None, None
+                raise ShellLost(self._suspicion)
         except ShellLost as lost:
             if not await self._replace_shell(lost_shell.refused(str(lost)), str(lost)):
                 raise
@@ -280,7 +300,8 @@ class Execution:
         """
         desk, record = self._desk, self.record
         self._save(record)
-        prompts = desk.watch.prompts
+        prompts = self.prompts_at_end = desk.watch.prompts
+        self.ended_at = time.monotonic()
         if not desk.go.is_there:  # the shell does not wait: it continues to its prompt, where it sets its own modes
             await ending.wait_prompt_again(desk, prompts, lambda: None)
             await desk.terminal.moving.wait()

@@ -15,8 +15,9 @@ from waypoint.linux.tty import terminals
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.terminal.exec.command_record import End, ExecRecord
 from waypoint.terminal.hooks.asking import Desk
-from waypoint.terminal.hooks.prompt import Shell
+from waypoint.terminal.hooks.prompt import Shell, has_foreground
 from waypoint.terminal.hooks.run_folder import RunFolder, apart
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
 RENEW_FILE = "renew"
 """In the run folder: asks pid 1 to start a new shell when the present one was killed (docs/protocol.md, section 3)."""
@@ -25,6 +26,8 @@ SHELL_LOST = "shell-lost"
 # How long a killed process may take to end. A process that the kernel does not let end keeps its session's shell.
 _GONE_S = 0.05
 _READ_S = 0.03
+# How long a shell that hangs in its hooks may take to its prompt after SIGINT.
+_BACK_S = 0.4
 # Processor time. A shell that has got less since the first signal of its timeout had no time to act on the signals.
 _STARVED_NS = 5_000_000
 
@@ -37,6 +40,19 @@ def renewed(why: str) -> Degradation:
 def refused(said: str) -> End:
     """Return the End of a command that was not begun, because the shell was lost before."""
     return End(125, "waypoint", said=f"{said}; the command was not begun", code=SHELL_LOST)
+
+
+async def hangs(desk: Desk) -> bool:
+    """Return True if the shell hangs in its hooks: it does not return to its prompt soon after SIGINT, which the caller
+    has sent, and no program is in the foreground.
+    """
+    shell = desk.watch.shell
+    try:
+        await desk.watch.wait_prompt(_BACK_S)
+    except NotAtPrompt:
+        if shell is not None and not desk.terminal.closed.is_set():
+            return has_foreground(desk.terminal.master, shell)
+    return False
 
 
 async def leave_state(desk: Desk) -> bool:
