@@ -58,6 +58,7 @@ PLACES = {
     "du": "commands.space:du",
     "events": "commands.events:run",
     "mcp": "commands.mcp:run",
+    "guide": "commands.guide:run",
     "daemon logs": "commands.daemon:logs",
     "daemon run": "commands.daemon:run",
     "daemon status": "commands.daemon:status",

@@ -181,6 +181,24 @@ _MCP = Verb(
     "Example: claude mcp add waypoint -- waypoint mcp",
 )
 
+_GUIDE = Verb(
+    "guide",
+    (
+        Option(
+            ("--for",),
+            "choice",
+            "Add what concerns this agent, or agents that use the MCP server.",
+            choices=("claude", "codex", "mcp"),
+        ),
+        HOME,
+    ),
+    """Print what an agent needs to know to use Waypoint.
+
+    Less than 120 lines: rules, an example, and all important commands. Put it into the agent's instructions, or let the
+    agent run this command.""",
+    "Example: waypoint guide --for claude >>CLAUDE.md",
+)
+
 _PS = Verb(
     "ps",
     (Option(("-a", "--all"), "flag", "Also list branches without a running session."), JSON, HOME),
@@ -792,6 +810,7 @@ WAYPOINT = Group(
             _DU,
             _EVENTS,
             _MCP,
+            _GUIDE,
             _DAEMON,
         ),
     ),
