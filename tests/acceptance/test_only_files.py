@@ -95,11 +95,20 @@ def test_the_bytes_written_and_the_frozen_time_are_reported(home: Home, branch: 
     assert count <= done["changed"] < count + 100
 
 
-def test_a_program_keeps_the_file_that_it_has_open(home: Home, branch: str) -> None:
-    inside(home, branch, "echo one > /srv/file")
+def test_only_changed_files_are_replaced_and_programs_that_have_them_open_are_reported(home: Home, branch: str) -> None:
+    inside(home, branch, "mkdir /srv/d; cd /srv; echo one > file; echo same > log; ln log log2; echo w > d/work; cd /")
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
-    inside(home, branch, "echo two > /srv/file; exec 7</srv/file")
-    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files")
+    inside(home, branch, "exec 8>>/srv/log; echo two > /srv/file; chmod 600 /srv/d/work; mkdir /srv/new")
+    pid = inside(
+        home, branch, "cd /srv/new; exec 7</srv/file; stat -c '%i %Z' /srv/log /srv/log2 > /dev/shm/before; echo $$"
+    )
+    done = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files", "--json").json()
+    assert [(one["code"], one["subject"], one["detail"]) for one in done["degraded"]] == [
+        ("replaced-files-open", "/srv/file, /srv/new", f"bash (pid {pid.strip()})")
+    ]
+    assert done["exchanged"]["changed"] == 3
+    assert inside(home, branch, "cd /; stat -c '%i %Z' /srv/log /srv/log2 | cmp - /dev/shm/before") == ""
+    assert inside(home, branch, "echo more >&8; cat /srv/log2; stat -c %a /srv/d/work") == "same\nmore\n644\n"
     assert inside(home, branch, "cat <&7; cat /srv/file") == "two\none\n"
 
 

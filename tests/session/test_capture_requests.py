@@ -347,3 +347,23 @@ def test_operations_are_undone_and_conflicts_are_refused(home: Home, client: Cli
     discarded = client.history.operations(1)[0].number
     refused(home.cli("undo", str(discarded)), 4, "deleted")
     ledger.check(home)
+
+
+SHOW = "cd /srv/f; find . -printf '%p %y %m %n %s %T@\\n' | sort; find . -type f | sort | xargs cat"
+
+
+def test_files_that_change_while_a_restore_of_files_is_prepared_are_restored(
+    client: Client, main: Session, pauses: Pauses
+) -> None:
+    main.exec("mkdir -p /srv/f/d/deep; cd /srv/f; for i in a b c d/e d/deep/f; do echo $i > $i; done; ln a a2; cd /")
+    before = main.run("sh", "-c", SHOW).stdout
+    main.checkpoint("early", force=True)
+    main.exec("echo new > /srv/f/b; rm /srv/f/c; mv /srv/f/d /srv/f/moved; rm /srv/f/a2; touch /srv/f/a2")
+    with ThreadPoolExecutor(1) as threads, pauses.armed(Step.PREPARED) as armed:
+        restoring = threads.submit(main.restore, "early", only="files")
+        armed.wait()
+        late = "echo late > a; echo x > late; rm b; mkdir c; echo y > c/y; mv moved/e moved/z; mkdir d; echo q > d/e"
+        main.run("sh", "-c", f"cd /srv/f; {late}; rm -r moved/deep; ln a2 a3; chmod 700 .")
+        armed.go_on()
+        restoring.result(PATIENCE_S)
+    assert main.run("sh", "-c", SHOW).stdout == before

@@ -1,5 +1,6 @@
 """Rewinding (restoring the files of a tree in place) of deep trees. Plain folders stand for the overlays."""
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from waypoint.linux.storage import deep
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper import copying, views
 from waypoint.upper.changes import count_changes
+from waypoint.upper.comparing import Scope
 from waypoint.upper.rewind import rewind
-from waypoint.upper.views import Views
+from waypoint.upper.rewind_plan import make_plan
+from waypoint.upper.views import Pairs, Views
 
 LEVELS, NAME = 1100, "name"  # beyond Python's recursion limit and the longest path
 
@@ -25,7 +28,10 @@ class Trees(NamedTuple):
 
     def rewind(self) -> int:
         with open_folder(self.wanted) as shown, open_folder(self.present) as inside:
-            return rewind(str(self.present), str(self.wanted), Views(shown, inside), keep=frozenset()).changed
+            both = Views(shown, inside)
+            with Pairs(both) as pairs:
+                plan = make_plan(views.candidates(str(self.wanted), str(self.present)), pairs, Scope())
+            return rewind(plan, both, keep=frozenset()).changed
 
 
 @pytest.fixture
@@ -100,6 +106,45 @@ def test_a_missing_folder_is_restored_with_all_attributes(trees: Trees) -> None:
     assert os.readlink(copy / "link") == "/nowhere"
     assert (copy / "below/sparse").read_bytes() == (folder / "below/sparse").read_bytes()
     assert (copy / "below/sparse").stat().st_blocks == (folder / "below/sparse").stat().st_blocks
+
+
+def inodes_of(tree: Path) -> dict[str, int]:
+    return {str(path.relative_to(tree)): path.lstat().st_ino for path in tree.rglob("*")}
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("root")
+def test_files_that_are_the_same_are_not_touched(trees: Trees) -> None:
+    for tree in trees:
+        (tree / "d/kept").mkdir(parents=True)
+        for name in ("same", "linked", "mode", "time", "other", "one", "apart"):
+            (tree / f"d/{name}").write_text(name)
+        os.link(tree / "d/linked", tree / "d/kept/linked")
+        (tree / "d/link").symlink_to("same")
+    os.link(trees.wanted / "d/one", trees.wanted / "d/another")
+    os.link(trees.present / "d/apart", trees.present / "d/kept/apart")
+    (trees.wanted / "d/kept/apart").write_text("apart")
+    (trees.present / "d/another").write_text("other")
+    (trees.present / "d/mode").chmod(0o600)
+    (trees.present / "d/other").write_text("apart")
+    (trees.present / "d/new").mkdir()
+    for path in trees.wanted.rglob("*"):
+        for tree in trees:
+            when = 3 if path.name == "time" and tree == trees.present else 2
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(tree / path.relative_to(trees.wanted), (when, when), follow_symlinks=False)
+    before, changed = inodes_of(trees.present), (trees.present / "d/same").stat().st_ctime_ns
+    assert trees.rewind() == 6  # another, kept/apart or apart, mode, new, other, time
+    after = inodes_of(trees.present)
+    assert {path for path, inode in before.items() if after.get(path) != inode} <= {
+        *("d/another", "d/kept/apart", "d/apart", "d/new", "d/other")
+    }
+    assert (trees.present / "d/same").stat().st_ctime_ns == changed
+    assert (trees.present / "d/one").samefile(trees.present / "d/another")
+    assert not (trees.present / "d/apart").samefile(trees.present / "d/kept/apart")
+    assert (trees.present / "d/mode").stat().st_mode == (trees.wanted / "d/mode").stat().st_mode
+    assert {path.stat().st_mtime for path in trees.present.rglob("*")} == {2}
+    assert trees.rewind() == 0
 
 
 def test_a_tree_with_too_long_paths_is_refused(trees: Trees) -> None:

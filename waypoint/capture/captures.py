@@ -133,7 +133,7 @@ class Captures:
                 if options.tier not in ("files", "respawn"):
                     self._find_dumper(taking)
                 taken = take(taking)
-            self._finish(taken, taking.afterwards, at_once=options.keep_frozen)
+            self._finish(taken, taking.afterwards, at_once=options.keep_frozen and not options.goes_on)
             return taken
         except BaseException as error:
             drop_layers(self._area, capture_id)

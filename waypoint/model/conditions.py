@@ -192,6 +192,15 @@ CONDITIONS: dict[str, Condition] = {
         "A part of the shell's state could not be restored.",
         "Set it by hand.",
     ),
+    "replaced-files-open": Condition(
+        "{detail} still uses files that were replaced or removed, and sees no change of the new ones: {subject}",
+        "A restore of files alone has replaced or removed files that a running program has open or mapped, or a folder "
+        "that is its working directory. The program keeps the former ones: what it writes to them is lost when it "
+        "closes them. `subject`: up to three of the paths, and the number of the others. `detail`: the program and its "
+        "process ids in the session.",
+        "Let the program open its files again, or restart it. `waypoint restore` without `--only` restores the "
+        "programs, too.",
+    ),
     "bind-missing": Condition(
         "{subject}: {detail}",
         "A folder of the host that was shared with the captured session is not shared with this one.",

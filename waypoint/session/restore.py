@@ -32,7 +32,7 @@ from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import let_go_on
 from waypoint.session.losses import copy_losses, kept_losses
 from waypoint.session.registry import Registry
-from waypoint.session.rewind import noted, rewind_files
+from waypoint.session.rewind import noted, prepared, rewind_files
 from waypoint.session.start import bring_up
 from waypoint.terminal.exec.proof import prove
 from waypoint.terminal.shell.dump import ShellDump
@@ -54,11 +54,14 @@ class Restored(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """`aside`: the capture of the session before its files were changed. `paused_ms`: how long it was frozen."""
+    """`aside`: the capture of the session before its files were changed. `paused_ms`: how long it was frozen.
+    `degraded`: the programs that use files which were replaced or removed.
+    """
 
     aside: Capture
     files: Rewound
     paused_ms: float
+    degraded: list[Degradation]
 
 
 def branch_of(names: Names, name: str) -> str:
@@ -131,17 +134,17 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
         async with holding(resources.captures, origin):
             exchange = functools.partial(exchange_files, resources, live, origin)
             done = await in_capture_thread(resources, live, exchange)
-        return Restored(live, done.aside, kept_losses(done.aside, "replaced"), done)
+        return Restored(live, done.aside, [*kept_losses(done.aside, "replaced"), *done.degraded], done)
 
 
 def exchange_files(resources: Resources, live: LiveSession, origin: Capture, subject: Subject) -> Exchanged:
     """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Blocks.
 
-    The session is frozen throughout, so all of this runs in one thread that never waits for the event loop.
+    From the capture on the session is frozen, so all of this runs in one thread that never waits for the event loop.
     """
-    with contextlib.ExitStack() as standing:
+    with prepared(resources, live, origin) as rewinding, contextlib.ExitStack() as standing:
         standing.enter_context(pauses.announced())
-        taken = resources.captures.take(subject, CaptureOptions(None, "replaced", keep_frozen=True))
+        taken = resources.captures.take(subject, CaptureOptions(None, "replaced", keep_frozen=True, goes_on=True))
         captured = time.monotonic()
         standing.callback(subject.go_on)
         standing.callback(cgroups.thaw, live.record.cgroup)
@@ -150,12 +153,14 @@ def exchange_files(resources: Resources, live: LiveSession, origin: Capture, sub
             aside = _record_aside(resources, live, taken, "files")
             reach(Step.RECORDED)
             try:
-                files = rewind_files(resources, live, origin)
+                with resources.captures.hold(aside) as held:
+                    done = rewinding.carry_out(held.files)
                 reach(Step.REWOUND)
             except BaseException:
                 rewind_files(resources, live, aside)
                 raise
-    return Exchanged(aside, files, round((taken.paused_ms or 0.0) + 1000 * (time.monotonic() - captured), 3))
+        paused_ms = (taken.paused_ms or 0.0) + 1000 * (time.monotonic() - captured)
+    return Exchanged(aside, done.files, round(paused_ms, 3), done.degraded)
 
 
 async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:

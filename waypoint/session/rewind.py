@@ -1,11 +1,17 @@
-"""Restoring the files of a live session from a capture, while its processes stay the same."""
+"""Restoring the files of a live session from a capture, while its processes stay the same.
+
+The session is frozen while files change. So what takes long is done before, against a snapshot of the running session
+(`prepared`): the content of the capture is extracted, and all files that differ are found and read. In the pause only
+those are compared again that have changed since the snapshot.
+"""
 
 import contextlib
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,9 +19,11 @@ from waypoint.capture.captures import HeldCapture
 from waypoint.launch import externals
 from waypoint.linux.storage import beneath, files, idmapped
 from waypoint.linux.storage.descriptors import open_folder
-from waypoint.linux.tasks import cgroups, procfs
-from waypoint.linux.tasks.stages import stage
+from waypoint.linux.tasks import cgroups, pauses, procfs, users_of_paths
+from waypoint.linux.tasks.stages import OpenStage, stage
+from waypoint.model.conditions import Degradation, degradation, some_of
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError, of_machine
+from waypoint.model.ids import new_id
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.model.stages import Stage
@@ -24,11 +32,14 @@ from waypoint.session.live.session import LiveSession
 from waypoint.session.views import mounted_view
 from waypoint.upper import layout
 from waypoint.upper.changes import changed_targets, has_entries
+from waypoint.upper.comparing import Scope
 from waypoint.upper.contract import NEXT_STEPS
 from waypoint.upper.rewind import Rewound, rewind
-from waypoint.upper.views import Views
+from waypoint.upper.rewind_plan import Plan, make_plan, merge
+from waypoint.upper.views import Candidate, Pairs, Views, candidates, find_touched
 
 _NOTE = "rewind.json"
+_BETWEEN_PAUSES = 32  # entries that are compared before the thread waits for a frozen session
 
 log = logging.getLogger(__name__)
 
@@ -36,38 +47,212 @@ log = logging.getLogger(__name__)
 _KEEP = frozenset({RUN_FOLDER, f"{RUN_FOLDER.partition('/')[0]}/lock"})
 
 
-@stage(Stage.EXCHANGE)
-def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> Rewound:
-    """Give the frozen session `live` the files of `origin`. Blocks.
+class Outcome(NamedTuple):
+    """`degraded`: the programs that use files which were replaced or removed."""
 
-    Raises CannotCapture, with nothing changed, if `origin` has changes in mounts that the session lacks; Failed, with
-    some files changed, if a file cannot be written (disk full).
+    files: Rewound
+    degraded: list[Degradation]
+
+
+class _Known(NamedTuple):
+    """An overlay before the pause. `view`: a descriptor of it with the files of the capture. `plan`: None: none was
+    made, because the session's files cannot be compared with a snapshot of them.
+    """
+
+    view: int
+    plan: Plan | None
+
+
+class _Part(NamedTuple):
+    """An overlay in the pause."""
+
+    target: str
+    views: Views
+    plan: Plan
+    keep: frozenset[str]
+
+
+@contextlib.contextmanager
+def prepared(resources: Resources, live: LiveSession, origin: Capture) -> Iterator["Rewind"]:
+    """Prepare a restore of the files of `origin`, while the session runs. Blocks. Raises CannotCapture if `origin` has
+    changes in mounts that the session lacks, Failed.
+    """
+    with contextlib.ExitStack() as standing:
+        held = standing.enter_context(resources.captures.hold(origin))
+        standing.enter_context(resources.writing())
+        with _in_words(origin), stage(Stage.COMPARE) as comparing:
+            resources.places.follow_host()
+            _check_mounts(live, held)
+            seen = _snapshot(resources, live, standing)
+            known = {
+                target: _know(resources, live, target, (held.files, seen), standing, comparing)
+                for target in live.record.overlays
+                if any(has_entries(layout.upper_of(tree, target)) for tree in (held.files, seen) if tree)
+            }
+        yield Rewind(resources, live, held, known, seen)
+
+
+def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> Outcome:
+    """Give the frozen session `live` the files of `origin`, without preparation. Blocks. Raises as `prepared`, and
+    Failed as `Rewind.carry_out`.
     """
     with resources.captures.hold(origin) as held, resources.writing():
-        return _rewind(resources, live, held)
+        with _in_words(origin):
+            resources.places.follow_host()
+            _check_mounts(live, held)
+            tree = live.record.row.tree
+            resources.pool.sync(tree)  # until a commit, btrfs does not report all changes
+        return Rewind(resources, live, held, {}, "").carry_out(resources.pool.path(tree))
 
 
-def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewound:
-    origin, wanted = held.capture, held.files
-    resources.places.follow_host()
-    present = resources.pool.path(live.record.row.tree)
-    foreign = sorted(changed_targets(wanted) - set(live.record.overlays))
+class Rewind:
+    """A restore of the files of the capture `held` in the session `live`. `known`: overlays by mount point. `seen`: the
+    snapshot of the session's files with which they were compared; "": none.
+    """
+
+    def __init__(
+        self, resources: Resources, live: LiveSession, held: HeldCapture, known: dict[str, _Known], seen: str
+    ) -> None:
+        self._resources = resources
+        self._live = live
+        self._held = held
+        self._known = known
+        self._seen = seen
+
+    def carry_out(self, tree: str) -> Outcome:
+        """Change the files of the session, which is frozen. `tree`: the path of an upper tree with its present files.
+        Raises Failed, with some files changed, if a file cannot be written (disk full).
+        """
+        with _in_words(self._held.capture), contextlib.ExitStack() as held:
+            # All overlays must be mounted, which is checked before anything is changed.
+            found = [self._part(target, tree, held) for target in self._live.record.overlays]
+            parts = [part for part in found if part is not None]
+            degraded = _users(self._live, parts)
+            return Outcome(self._write(parts), degraded)
+
+    def _write(self, parts: Sequence[_Part]) -> Rewound:
+        root, done = self._live.record.ids.first, list[Rewound]()
+        with stage(Stage.EXCHANGE, total=sum(len(part.plan.differences) for part in parts)) as exchanging:
+
+            def act() -> None:
+                done.clear()
+                exchanging.report(0)
+                with idmapped.acting_as(root, root):  # ids that the session's map lacks cannot create files there
+                    done.extend(
+                        rewind(part.plan, part.views, keep=part.keep, on_step=exchanging.step) for part in parts
+                    )
+
+            self._resources.pool.retry_if_full(act)
+        return Rewound(sum(one.changed for one in done), sum(one.written_bytes for one in done))
+
+    def _part(self, target: str, tree: str, held: contextlib.ExitStack) -> _Part | None:
+        live, known = self._live, self._known.get(target)
+        inside = held.enter_context(procfs.opened_mount(live.record.init_pid, target, "overlay"))
+        wanted, present = (layout.upper_of(one, target) for one in (self._held.files, tree))
+        if not any(map(has_entries, (wanted, present))):  # nothing to restore, and the host's mount may be gone
+            return None
+        keep = _kept_in(live, target)
+        scope = Scope(excluded=keep)
+        earlier = known.plan if known is not None else None
+        shown = known.view if known is not None else _view(self._resources, live, target, wanted, held)
+        touched = find_touched(tree, self._seen if earlier is not None else self._held.files, target)
+        differing = candidates(wanted, present, scope.concerns, touched)
+        views = Views(shown, inside)
+        with Pairs(views, across=True) as pairs:
+            plan = make_plan(differing, pairs, scope)
+        if earlier is not None and touched is not None:
+            plan = merge(earlier, plan, {one.path for one in differing})
+        return _Part(target, views, plan, keep)
+
+
+def _check_mounts(live: LiveSession, held: HeldCapture) -> None:
+    foreign = sorted(changed_targets(held.files) - set(live.record.overlays))
     if foreign:
         said = f"the capture has changes in mounts that this session does not have: {', '.join(foreign)}"
-        raise CannotCapture("restore the files of", origin.id[:12], said, "restore the whole capture, without --only")
-    done: dict[str, Rewound] = {}
+        next_step = "restore the whole capture, without --only"
+        raise CannotCapture("restore the files of", held.capture.id[:12], said, next_step)
 
-    def rewind_all() -> None:
-        for target in live.record.overlays:
-            # Without changes in either tree there is nothing to restore, and the host's mount may be gone.
-            if any(has_entries(layout.upper_of(tree, target)) for tree in (present, wanted)):
-                done[target] = _rewind_one(resources, live, target, (present, wanted))
 
+def _snapshot(resources: Resources, live: LiveSession, standing: contextlib.ExitStack) -> str:
+    """The path of a snapshot of the session's upper tree, which exists until `standing` ends. "" if the pool would have
+    to copy all files for it, or cannot tell what has changed since.
+    """
+    if resources.pool.driver != "btrfs":
+        return ""
+    name = new_id()
+    with resources.names.change("capture") as change:
+        change.add_disposable(name)
+    path = resources.pool.snapshot(live.record.row.tree, name, sealed=True)
+    standing.callback(resources.pool.remove, name)
+    return path
+
+
+def _know(
+    resources: Resources,
+    live: LiveSession,
+    target: str,
+    trees: tuple[str, str],
+    standing: contextlib.ExitStack,
+    comparing: OpenStage,
+) -> _Known:
+    uppers = [layout.upper_of(tree, target) for tree in trees]
+    view = _view(resources, live, target, uppers[0], standing)
+    if not trees[1]:
+        return _Known(view, None)
+    scope = Scope(excluded=_kept_in(live, target))
+    differing = candidates(uppers[0], uppers[1], scope.concerns, find_touched(*trees, target))
+    with contextlib.ExitStack() as held:
+        # In these views, ids are those on disk, as in the upper directories.
+        mounted = [
+            held.enter_context(mounted_view(resources.places, live.record.row.setting.base, target, upper))
+            for upper in uppers
+        ]
+        shown, sealed = (
+            [held.enter_context(open_folder(place)) for place in places]
+            for places in ([one.path for one in mounted], [one.upper for one in mounted])
+        )
+        with Pairs(Views(*shown), (sealed[0], sealed[1])) as pairs:
+            return _Known(view, make_plan(_with_breaks(differing, comparing), pairs, scope))
+
+
+def _with_breaks(found: Sequence[Candidate], comparing: OpenStage) -> Iterator[Candidate]:
+    """Yield the candidates, and report the progress; wait now and then while a session is frozen."""
+    for number, candidate in enumerate(found):
+        if number % _BETWEEN_PAUSES == 0:
+            comparing.report(number, len(found))
+            pauses.wait()
+        yield candidate
+
+
+def _view(resources: Resources, live: LiveSession, target: str, upper: str, standing: contextlib.ExitStack) -> int:
+    base, ids = live.record.row.setting.base, live.record.ids
+    view = standing.enter_context(mounted_view(resources.places, base, target, upper, ids))
+    return standing.enter_context(open_folder(view.path))
+
+
+def _users(live: LiveSession, parts: Sequence[_Part]) -> list[Degradation]:
+    """The programs that use files which are about to be replaced or removed."""
+    gone = {
+        f"{part.target.rstrip('/')}/{path}"
+        for part in parts
+        for path, how in part.plan.differences
+        if how in ("changed", "removed", "type")
+    }
+    pids = dict[tuple[str, str], list[str]]()
+    for pid, paths in users_of_paths.find(live.processes(), gone).items() if gone else ():
+        with contextlib.suppress(ProcessLookupError):
+            pids.setdefault((procfs.stat(pid).name, some_of(paths)), []).append(str(procfs.session_pid(pid)))
+    return [
+        degradation("replaced-files-open", paths, f"{name} (pid {some_of(numbers)})")
+        for (name, paths), numbers in pids.items()
+    ]
+
+
+@contextlib.contextmanager
+def _in_words(origin: Capture) -> Iterator[None]:
+    """Turn an OSError of the `with` block into Failed."""
     try:
-        for target in live.record.overlays:  # all must be mounted, checked before anything is changed
-            with procfs.opened_mount(live.record.init_pid, target, "overlay"):
-                pass
-        resources.pool.retry_if_full(rewind_all)
+        yield
     except OSError as error:
         where = f" {os.fsdecode(error.filename)}" if error.filename else ""
         if error.errno in (errno.ENOENT, beneath.MISPLACED):
@@ -81,20 +266,11 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
             next_step = NEXT_STEPS.get(error.errno or 0, "try again")
         said = f"{error.strerror}{where}"
         raise Failed("restore the files of", origin.id[:12], said, next_step, code=of_machine(error.errno)) from error
-    return Rewound(sum(one.changed for one in done.values()), sum(one.written_bytes for one in done.values()))
 
 
-def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tuple[str, str]) -> Rewound:
-    present, wanted = (layout.upper_of(tree, target) for tree in trees)
-    root = live.record.ids.first
-    with (
-        mounted_view(resources.places, live.record.row.setting.base, target, wanted, live.record.ids) as view,
-        open_folder(view.path) as shown,
-        procfs.opened_mount(live.record.init_pid, target, "overlay") as inside,
-        idmapped.acting_as(root, root),  # ids that the session's map lacks cannot create files in its overlay
-    ):
-        keep = _KEEP | _mount_points_in(target, live.record.outside)
-        return rewind(present, view.upper, Views(shown, inside), keep=keep)
+def _kept_in(live: LiveSession, target: str) -> frozenset[str]:
+    """The paths in the overlay at `target` that are not restored."""
+    return _KEEP | _mount_points_in(target, live.record.outside)
 
 
 def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from waypoint.linux.storage import beneath
+from waypoint.linux.storage import beneath, btrfs_changes
 from waypoint.model.paths import is_below
 from waypoint.upper.views import READ_FOLDER, Candidate, Entry, Pairs, Sides
 
@@ -65,12 +65,12 @@ def changes(differing: Iterable[Candidate], pairs: Pairs, scope: Scope) -> Itera
             continue
         compared = None
         sides = pairs.at(path)
-        wanted, present = _look(sides)
-        how = _compare_one(sides, wanted, present)
+        wanted, present = look(sides)
+        how = compare_one(sides, wanted, present)
         names: set[str] = set()
         if is_whole or how in ("type", "removed"):
             compared = path
-            names = {*_names(sides.wanted, wanted), *_names(sides.present, present)}
+            names = {*names_in(sides.wanted, wanted), *names_in(sides.present, present)}
         if how is not None and scope.has(path):
             yield Change(path, how, wanted, present, _absolute(path, candidate.source))
         if names:
@@ -83,15 +83,16 @@ def _compare_all(folder: str, names: Iterable[str], pairs: Pairs, scope: Scope) 
     while waiting:
         path = waiting.pop()
         sides = pairs.at(path)
-        wanted, present = _look(sides)
-        how = _compare_one(sides, wanted, present)
-        below = {*_names(sides.wanted, wanted), *_names(sides.present, present)}
+        wanted, present = look(sides)
+        how = compare_one(sides, wanted, present)
+        below = {*names_in(sides.wanted, wanted), *names_in(sides.present, present)}
         if how is not None and scope.has(path):
             yield Change(path, how, wanted, present)
         waiting += _paths_below(path, below, scope)
 
 
-def _look(sides: Sides) -> tuple[os.stat_result | None, os.stat_result | None]:
+def look(sides: Sides) -> tuple[os.stat_result | None, os.stat_result | None]:
+    """The facts of the entries in the wanted and the present view; None: missing."""
     wanted, present = sides
     return None if wanted is None else wanted.look(), None if present is None else present.look()
 
@@ -108,7 +109,8 @@ def _absolute(path: str, source: str) -> str:
     return os.path.join(os.path.dirname(path), source)
 
 
-def _names(entry: Entry | None, facts: os.stat_result | None) -> list[str]:
+def names_in(entry: Entry | None, facts: os.stat_result | None) -> list[str]:
+    """The names in the entry, if it is a folder that may be read."""
     if entry is None or facts is None or not stat.S_ISDIR(facts.st_mode):
         return []
     with contextlib.suppress(PermissionError), entry.opened(READ_FOLDER) as folder:
@@ -116,7 +118,8 @@ def _names(entry: Entry | None, facts: os.stat_result | None) -> list[str]:
     return []
 
 
-def _compare_one(sides: Sides, wanted: os.stat_result | None, present: os.stat_result | None) -> How | None:
+def compare_one(sides: Sides, wanted: os.stat_result | None, present: os.stat_result | None) -> How | None:
+    """How the entries differ, without the content of folders; None: they do not."""
     if wanted is None or sides.wanted is None:
         return None if present is None else "removed"
     if present is None or sides.present is None:
@@ -135,6 +138,10 @@ def _has_same_content(one: Entry, other: Entry, wanted: os.stat_result, present:
     if stat.S_ISREG(wanted.st_mode):
         if wanted.st_size != present.st_size:
             return False
+        if wanted.st_size and -1 not in (one.upper, other.upper):
+            files = (one.upper, wanted.st_ino), (other.upper, present.st_ino)
+            if btrfs_changes.has_same_extents(*files):
+                return True
         try:
             return wanted.st_size == 0 or _reads_same(one, other)
         except PermissionError:

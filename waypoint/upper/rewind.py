@@ -1,8 +1,8 @@
 """Restoring the files of a mounted overlay to the content of a sealed upper tree over the same base.
 
 Changes are written through the mount, because the upper directory of a mounted overlay must not be written to directly
-(overlayfs.rst, "Changes to underlying filesystems"). Only paths that have an entry in one of the two upper directories
-can differ, so only these are compared. Nobody else may write to the overlay meanwhile.
+(overlayfs.rst, "Changes to underlying filesystems"). Only the entries that differ (rewind_plan.py) are touched. Nobody
+else may write to the overlay meanwhile.
 
 The session controls the content of the overlays and may have replaced any folder by a link. So each entry is opened
 from a descriptor of its folder (linux/storage/beneath.py).
@@ -11,12 +11,18 @@ from a descriptor of its folder (linux/storage/beneath.py).
 import contextlib
 import os
 import stat
+from collections.abc import Callable
 from typing import NamedTuple
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.deep import remove
 from waypoint.upper import copying
-from waypoint.upper.views import READ_FOLDER, Entry, Views, candidates, pair
+from waypoint.upper.comparing import compare_one, look
+from waypoint.upper.rewind_plan import Plan
+from waypoint.upper.views import READ_FOLDER, Entry, Pairs, Views
+
+_ASIDE = ".waypoint-"
+"""The beginning of the name of a new file before it takes its place."""
 
 
 class Rewound(NamedTuple):
@@ -26,26 +32,32 @@ class Rewound(NamedTuple):
     written_bytes: int
 
 
-def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozenset[str]) -> Rewound:
+def rewind(plan: Plan, views: Views, *, keep: frozenset[str], on_step: Callable[[], object] = lambda: None) -> Rewound:
     """Make `views.present` like `views.wanted`.
 
-    `present_upper`, `wanted_upper`: the upper directories of the two views. `keep`: paths, relative to the view, that
-    stay as they are, with the folders above them. A changed file is replaced by a new one, so processes keep their open
-    old file. After an OSError a part of the entries is changed; none if there are more than MOST_ENTRIES.
+    `plan`: how they differ; it may name entries that do not. `keep`: paths, relative to the view, that stay as they
+    are, with the folders above them. `on_step` is called for each difference. A file with other content is replaced by
+    a new one, so processes keep their open old file; if only its attributes differ, it stays. After an OSError a part
+    of the entries is changed.
     """
-    job = _Job(views, keep, {}, [])
-    folders: list[str] = []
-    count = 0
-    for candidate in candidates(wanted_upper, present_upper, lambda path: not job.keeps(path)):
-        folders.append(candidate.path)
-        if not candidate.is_same:
-            count += _bring(candidate.path, job, deep=candidate.is_whole)
-    for path in reversed(folders):  # changing a folder's entries has changed the folder's times
-        with pair(path, views) as (source, target):
-            if source is not None and target is not None:
-                facts = source.look()
-                if facts is not None and stat.S_ISDIR(facts.st_mode):
-                    copying.take_times(source, target)
+    with Pairs(views, across=True) as pairs:
+        job = _Job(views, pairs, keep, {}, [])
+        _note_links(plan.anchors, job)
+        folders = dict[str, bool]()  # those whose times this may change; whether their other attributes may differ
+        count = 0
+        for path, how in plan.differences:
+            on_step()
+            folders.setdefault(path.rpartition("/")[0], False)
+            wanted, present = look(pairs.at(path)) if how == "attributes" else (None, None)
+            if wanted is None or present is None or stat.S_IFMT(wanted.st_mode) != stat.S_IFMT(present.st_mode):
+                count += _bring(path, job)
+            elif stat.S_ISDIR(wanted.st_mode):
+                folders[path] = True
+            else:
+                count += _take_attributes(path, job)
+        for path in sorted(folders, key=lambda one: one.count("/"), reverse=True):
+            if path:
+                count += _take_folder_attributes(path, job, only_times=not folders[path])
     return Rewound(count, sum(job.written))
 
 
@@ -55,6 +67,7 @@ class _Job(NamedTuple):
     """
 
     views: Views
+    pairs: Pairs
     keep: frozenset[str]
     links: dict[tuple[int, int], str]
     written: list[int]
@@ -63,9 +76,16 @@ class _Job(NamedTuple):
         return path in self.keep or any(path.startswith(f"{kept}/") for kept in self.keep)
 
 
-def _bring(path: str, job: _Job, *, deep: bool) -> int:
-    """Make the entry `path` of the present view like the entry of the wanted view; with `deep` also the content of a
-    folder. Return the number of changed entries.
+def _note_links(anchors: list[str], job: _Job) -> None:
+    for path in anchors:
+        wanted, present = look(job.pairs.at(path))
+        if wanted is not None and present is not None:
+            job.links[wanted.st_dev, wanted.st_ino] = path
+
+
+def _bring(path: str, job: _Job) -> int:
+    """Make the entry `path` of the present view like the entry of the wanted view, with all its content. Return the
+    number of changed entries.
     """
     count, above = 0, list[str]()
     waiting = [path]
@@ -73,15 +93,14 @@ def _bring(path: str, job: _Job, *, deep: bool) -> int:
     while waiting:
         path = waiting.pop()
         while above and not path.startswith(f"{above[-1]}/"):
-            _take_folder_attributes(above.pop(), job.views)
-        step = _Step(0) if job.keeps(path) else _bring_one(path, job, deep=deep)
+            _take_folder_attributes(above.pop(), job)
+        step = _Step(0) if job.keeps(path) else _bring_one(path, job)
         count += step.changed
         if step.names is not None:
             above.append(path)
             waiting += [f"{path}/{name}" for name in sorted(step.names, reverse=True)]
-        deep = True
     for folder in reversed(above):
-        _take_folder_attributes(folder, job.views)
+        _take_folder_attributes(folder, job)
     return count
 
 
@@ -92,31 +111,28 @@ class _Step(NamedTuple):
     names: set[str] | None = None
 
 
-def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
-    with pair(path, job.views) as (source, target):
-        if target is None:  # an earlier step has made the folder above missing, or a link
-            return _Step(0)
-        wanted, present = source.look() if source is not None else None, target.look()
-        keeps_below = any(kept.startswith(f"{path}/") for kept in job.keep)
-        if keeps_below and (wanted is None or not stat.S_ISDIR(wanted.st_mode)):
-            return _Step(0)
-        if source is None or wanted is None:
-            if present is not None:
-                remove(target.folder, target.name)
-            return _Step(int(present is not None))
-        if not stat.S_ISDIR(wanted.st_mode):
-            _replace(source, target, (wanted, present), job, path)
-            return _Step(1)
-        if present is None or not stat.S_ISDIR(present.st_mode):
-            if present is not None:
-                os.unlink(target.name, dir_fd=target.folder)
-            os.mkdir(target.name, dir_fd=target.folder)
-            return _fill(source, target, job, path)
-        names: set[str] = set()
-        if deep:
-            with source.opened(READ_FOLDER) as one, target.opened(READ_FOLDER) as other:
-                names.update(os.listdir(one), os.listdir(other))
-    return _Step(1, names)
+def _bring_one(path: str, job: _Job) -> _Step:
+    source, target = job.pairs.at(path)
+    if target is None:  # an earlier step has made the folder above missing, or a link
+        return _Step(0)
+    wanted, present = source.look() if source is not None else None, target.look()
+    keeps_below = any(kept.startswith(f"{path}/") for kept in job.keep)
+    if keeps_below and (wanted is None or not stat.S_ISDIR(wanted.st_mode)):
+        return _Step(0)
+    if source is None or wanted is None:
+        if present is not None:
+            remove(target.folder, target.name)
+        return _Step(int(present is not None))
+    if not stat.S_ISDIR(wanted.st_mode):
+        _replace(source, target, (wanted, present), job, path)
+        return _Step(1)
+    if present is None or not stat.S_ISDIR(present.st_mode):
+        if present is not None:
+            os.unlink(target.name, dir_fd=target.folder)
+        os.mkdir(target.name, dir_fd=target.folder)
+        return _fill(source, target, job, path)
+    with source.opened(READ_FOLDER) as one, target.opened(READ_FOLDER) as other:
+        return _Step(1, {*os.listdir(one), *os.listdir(other)})
 
 
 def _fill(source: Entry, target: Entry, job: _Job, path: str) -> _Step:
@@ -138,10 +154,28 @@ def _fill(source: Entry, target: Entry, job: _Job, path: str) -> _Step:
     return _Step(count, folders)
 
 
-def _take_folder_attributes(path: str, views: Views) -> None:
-    with pair(path, views) as (source, target):
-        if source is not None and target is not None and (wanted := source.look()) is not None:
-            copying.take_attributes(source, target, wanted)
+def _take_attributes(path: str, job: _Job) -> int:
+    source, target = job.pairs.at(path)
+    if source is None or target is None or (wanted := source.look()) is None:
+        return 0
+    copying.take_attributes(source, target, wanted)
+    return 1
+
+
+def _take_folder_attributes(path: str, job: _Job, *, only_times: bool = False) -> int:
+    """Give the folder its attributes, if it is a folder in both views. Returns 1 if more than its times differed."""
+    source, target = sides = job.pairs.at(path)
+    wanted, present = look(sides)
+    if source is None or target is None or wanted is None or present is None or not stat.S_ISDIR(present.st_mode):
+        return 0
+    if not stat.S_ISDIR(wanted.st_mode):
+        return 0
+    if not only_times and compare_one(sides, wanted, present) is not None:
+        copying.take_attributes(source, target, wanted)
+        return 1
+    if wanted.st_mtime_ns != present.st_mtime_ns:
+        copying.take_times(source, target)
+    return 0
 
 
 def _replace(

@@ -35,12 +35,13 @@ class Views(NamedTuple):
 
 class Entry(NamedTuple):
     """An entry of a view: a descriptor of its folder, and its name. `facts`: those of an entry that nobody changes, if
-    they are known. No method follows a link.
+    they are known; then `upper` is a descriptor of the upper directory that has it. No method follows a link.
     """
 
     folder: int
     name: str
     facts: os.stat_result | None = None
+    upper: int = -1
 
     def look(self) -> os.stat_result | None:
         if self.facts is not None:
@@ -88,11 +89,11 @@ class _Side:
         overlay takes three times as long.
         """
         upper = self._folders[0]
-        if upper is not None:
+        if upper is not None and self._upper is not None:
             with contextlib.suppress(FileNotFoundError):
                 facts = os.stat(name, dir_fd=upper, follow_symlinks=False)
                 if not stat.S_ISDIR(facts.st_mode) and not is_whiteout(facts):
-                    return Entry(upper, name, facts)
+                    return Entry(upper, name, facts, self._upper)
         if len(self._folders) == 1:
             self._folders.append(_open_if_there(self._view, self._path, across=self._across))
         folder = self._folders[1]
@@ -147,13 +148,6 @@ def _open_if_there(view: int, folder: str, *, across: bool) -> int | None:
         if error.errno not in (*_ABSENT, errno.EXDEV):
             raise
         return None
-
-
-@contextlib.contextmanager
-def pair(path: str, views: Views) -> Iterator[Sides]:
-    """The entries at `path`, valid in the `with` block."""
-    with Pairs(views, across=True) as pairs:
-        yield pairs.at(path)
 
 
 class _Facts(NamedTuple):

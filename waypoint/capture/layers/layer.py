@@ -55,9 +55,9 @@ class CaptureOptions(NamedTuple):
 
     `tier`: None means `live` if the processes can be dumped, else `respawn`; for a session that ends it means `live`.
     `keep_frozen`: whether the session stays frozen and its terminal stopped; the caller then ends the session, or thaws
-    it and calls `Subject.go_on`. `on_accepted`: called in the capture's thread when the checks before the freeze have
-    passed; at a second try again. `degraded`: failures before the capture, for `Capture.degraded`. `attach`: files to
-    attach to the capture.
+    it and calls `Subject.go_on`. `goes_on`: whether it will thaw it, so nothing that can wait is done in the pause.
+    `on_accepted`: called in the capture's thread when the checks before the freeze have passed; at a second try again.
+    `degraded`: failures before the capture, for `Capture.degraded`. `attach`: files to attach to the capture.
 
     For `session/checkpoint.py`: `name`: None moves only the branch's tip. `force`: whether the name is moved if another
     checkpoint has it. `within`: whether a process of the session makes the request; such a request may only move names
@@ -70,6 +70,7 @@ class CaptureOptions(NamedTuple):
     reason: Reason = "checkpoint"
     message: str = ""
     keep_frozen: bool = False
+    goes_on: bool = False
     on_accepted: Callable[[], object] = lambda: None
     degraded: Sequence[Degradation] = ()
     attach: Sequence[Attachment] = ()

@@ -6,20 +6,25 @@ by transaction skips all parts of the tree that have not (linux/btrfs_tree.h).
 """
 
 import contextlib
+import errno
 import os
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from waypoint.linux.storage.btrfs_search import Range, call, search
+from waypoint.linux.storage.btrfs_search import ITEM_HEADER_BYTES, Range, call, search
 from waypoint.linux.storage.descriptors import open_folder
 
 _IOC_INO_LOOKUP = 0xD0009412
 _IOC_GET_SUBVOL_INFO = 0x81F8943C
 
 _SHORT_SEARCH_BYTES = 1 << 12  # one item may have almost a page
-_INODE_ITEM, _INODE_REF, _INODE_EXTREF, _DIR_INDEX = 1, 12, 13, 96
-_INODE = struct.Struct("<8xQ36xI")  # btrfs_inode_item: ..., transaction, ..., mode
+_INODE_ITEM, _INODE_REF, _INODE_EXTREF, _DIR_INDEX, _EXTENT_DATA = 1, 12, 13, 96, 108
+_MOST_EXTENTS = 1000  # of a file whose extents are compared
+_EXTENT_BYTES = 53  # btrfs_file_extent_item with the place of the content
+_GENERATION_BYTES = 8  # at the start of btrfs_file_extent_item: when the extent was written, or shared
+_INODE = struct.Struct("<8xQ24xI8xI")  # btrfs_inode_item: ..., transaction, ..., count of names, ..., mode
 _DIR_ENTRY = struct.Struct("<17xQ2xH1x")  # btrfs_dir_item: (key), transaction, (length), length of the name, (type)
 _REF = struct.Struct("<8xH")  # btrfs_inode_ref: (index), length of the name
 _EXTREF = struct.Struct("<Q8xH")  # btrfs_inode_extref: folder, (index), length of the name
@@ -76,6 +81,30 @@ def changes(path: str, earlier: str) -> Changes | None:
         return None
 
 
+def has_same_extents(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two files of the same size in one file system have the same blocks, or the same content in its metadata.
+    False if that is not known. Reads no content. A file: a descriptor of any file of its subvolume, which must be
+    sealed, and its inode.
+    """
+    try:
+        return _extents(*one) == _extents(*other)
+    except OSError:
+        return False
+
+
+def _extents(fd: int, inode: int) -> list[tuple[int, bytes]]:
+    # A file has one item with its content, or items that are this short.
+    wanted = Range(
+        inode, inode, _EXTENT_DATA, _EXTENT_DATA, _SHORT_SEARCH_BYTES, longest=ITEM_HEADER_BYTES + _EXTENT_BYTES
+    )
+    found = [
+        (offset, data[_GENERATION_BYTES:]) for _, offset, kind, data in search(fd, "", wanted) if kind == _EXTENT_DATA
+    ]
+    if len(found) > _MOST_EXTENTS:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return found
+
+
 def _all_beside(path: str) -> dict[bytes, Subvolume]:
     folder, found = os.path.dirname(path), dict[bytes, Subvolume]()
     for name in os.listdir(folder):
@@ -106,22 +135,26 @@ def _is_earlier_state(earlier: Subvolume, later: Subvolume, known: dict[bytes, S
 
 def _since(fd: int, path: str, transaction: int) -> Changes:
     found, folders = Changes(set(), {}), dict[int, bytes]()
-    inodes: list[tuple[int, bool]] = []
+    inodes: list[tuple[int, int, bool]] = []
+    names = defaultdict[int, list[tuple[int, bytes]]](list)  # those beside what has changed
     everything = Range(_ROOT_INODE, _MAX_U64, _INODE_ITEM, _DIR_INDEX)
-    for inode, _, kind, data in search(fd, path, everything, transaction + 1):
+    for inode, offset, kind, data in search(fd, path, everything, transaction + 1):
         if kind == _INODE_ITEM:
-            changed, mode = _INODE.unpack_from(data)
+            changed, count, mode = _INODE.unpack_from(data)
             if changed > transaction:
-                inodes.append((inode, mode & _TYPE_MODE == _FOLDER_MODE))
+                inodes.append((inode, count, mode & _TYPE_MODE == _FOLDER_MODE))
+        elif kind in (_INODE_REF, _INODE_EXTREF):
+            names[inode].extend(_names_in(offset, kind, data))
         elif kind == _DIR_INDEX:
             added, length = _DIR_ENTRY.unpack_from(data)
             if added > transaction:
                 found.new_names.setdefault(inode, set()).add(data[_DIR_ENTRY.size : _DIR_ENTRY.size + length])
-    for inode, is_folder in inodes:
+    for inode, count, is_folder in inodes:
         if is_folder:
             _add(found.paths, _path_of_folder(fd, path, inode, folders))
             continue
-        for folder, name in _names_of(fd, path, inode):
+        known = names.get(inode, [])
+        for folder, name in known if len(known) == count else _names_of(fd, path, inode):
             above = _path_of_folder(fd, path, folder, folders)
             _add(found.paths, above + b"/" + name if above else name)
     return found
@@ -137,14 +170,20 @@ def _names_of(fd: int, path: str, inode: int) -> Iterator[tuple[int, bytes]]:
     """The names of a file, each with the inode of its folder."""
     wanted = Range(inode, inode, _INODE_REF, _INODE_EXTREF, _SHORT_SEARCH_BYTES)
     for _, offset, kind, data in search(fd, path, wanted):
-        place = 0
-        while place < len(data) and kind in (_INODE_REF, _INODE_EXTREF):
-            if kind == _INODE_REF:
-                (length,), folder, size = _REF.unpack_from(data, place), offset, _REF.size
-            else:
-                (folder, length), size = _EXTREF.unpack_from(data, place), _EXTREF.size
-            yield folder, data[place + size : place + size + length]
-            place += size + length
+        if kind in (_INODE_REF, _INODE_EXTREF):
+            yield from _names_in(offset, kind, data)
+
+
+def _names_in(offset: int, kind: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The names in an item of the type _INODE_REF or _INODE_EXTREF."""
+    place = 0
+    while place < len(data):
+        if kind == _INODE_REF:
+            (length,), folder, size = _REF.unpack_from(data, place), offset, _REF.size
+        else:
+            (folder, length), size = _EXTREF.unpack_from(data, place), _EXTREF.size
+        yield folder, data[place + size : place + size + length]
+        place += size + length
 
 
 def _path_of_folder(fd: int, path: str, inode: int, known: dict[int, bytes]) -> bytes:

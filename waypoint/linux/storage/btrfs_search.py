@@ -12,12 +12,15 @@ _IOC_TREE_SEARCH_V2 = 0xC0709411
 _SEARCH = struct.Struct("<QQQQQQQIII4x32xQ")
 _SEARCH_BYTES = 1 << 18
 _FOUND = struct.Struct("<QQQII")  # btrfs_ioctl_search_header: transaction, object, offset, type, length
+ITEM_HEADER_BYTES = _FOUND.size
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
 
 
 class Range(NamedTuple):
     """Items of the objects (inodes) `first` to `last` with types from `least` to `greatest`. `buffer`: bytes for an
-    answer, of which one item may need almost a page. `tree`: 0 for the subvolume of the open file.
+    answer, of which one item may need almost a page. `tree`: 0 for the subvolume of the open file. `longest`: of the
+    items with their headers (ITEM_HEADER_BYTES) that may follow the first one: an answer with as much space left is the
+    last one.
     """
 
     first: int
@@ -26,6 +29,7 @@ class Range(NamedTuple):
     greatest: int
     buffer: int = _SEARCH_BYTES
     tree: int = 0
+    longest: int = _MAX_U32
 
 
 def search(fd: int, path: str, wanted: Range, transaction: int = 0) -> Iterator[tuple[int, int, int, bytes]]:
@@ -48,6 +52,8 @@ def search(fd: int, path: str, wanted: Range, transaction: int = 0) -> Iterator[
             yield item, offset, kind, answer[place : place + length]
             place += length
             key = (item, kind, offset)
+        if len(answer) - place >= wanted.longest:
+            return
         if key[2] < _MAX_U64:
             key = (key[0], key[1], key[2] + 1)
         elif key[1] < 255:

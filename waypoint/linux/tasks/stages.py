@@ -26,6 +26,10 @@ class OpenStage:
         if total is not None:
             self.total = total
 
+    def step(self) -> None:
+        """One item more is done."""
+        self.done += 1
+
 
 class Stages:
     """The stages of one request. Tasks and threads of the request may be in several at a time."""

@@ -1,0 +1,121 @@
+"""Which entries a restore of files must change: those that differ between the wanted and the present view.
+
+Here times count, and so does which names are hard links of one file. A folder that one view lacks is one difference,
+with all its content.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from waypoint.model.paths import is_below
+from waypoint.upper.comparing import How, Scope, compare_one, look, names_in
+from waypoint.upper.views import Candidate, Pairs, Sides
+
+_Key = tuple[int, int]  # device and inode
+
+
+class Difference(NamedTuple):
+    """`how` as in comparing.py, but `attributes` includes the time of the last change, and a name of a file with
+    several hard links is `changed` if it must become a name of another file.
+    """
+
+    path: str
+    how: How
+
+
+class Plan(NamedTuple):
+    """`differences`: folders before their content. `anchors`: of files that stay, and whose hard links may be among the
+    differences, one name each.
+    """
+
+    differences: list[Difference]
+    anchors: list[str]
+
+
+def make_plan(differing: Iterable[Candidate], pairs: Pairs, scope: Scope) -> Plan:
+    """Compare the candidates. Reads files of the same size whose inode or time of change differs. Raises OSError."""
+    links = _Links()
+    found = list(_differences(differing, pairs, scope, links))
+    return Plan(found, links.anchors())
+
+
+def merge(earlier: Plan, later: Plan, examined: set[str]) -> Plan:
+    """The plan after some entries have changed since `earlier` was made. `later`: the plan of these, which are
+    `examined`.
+    """
+    kept = [one for one in earlier.differences if one.path not in examined]
+    # "/" sorts as the lowest character, so that each folder comes directly before its content.
+    both = sorted([*kept, *later.differences], key=lambda one: one.path.replace("/", "\0"))
+    return Plan(both, [*(one for one in earlier.anchors if one not in examined), *later.anchors])
+
+
+def _differences(differing: Iterable[Candidate], pairs: Pairs, scope: Scope, links: "_Links") -> Iterator[Difference]:
+    whole = None  # the last entry that is one difference with all its content
+    for candidate in differing:
+        if candidate.is_same and not candidate.is_folder:
+            continue
+        waiting = [(candidate.path, candidate.is_whole)]
+        while waiting:  # no recursion: the session chooses how deep its folders are
+            path, is_deep = waiting.pop()
+            if whole is not None and is_below(path, whole):
+                continue
+            sides = pairs.at(path)
+            wanted, present = look(sides)
+            how = _compare(path, sides, (wanted, present), links)
+            if how is not None:
+                yield Difference(path, how)
+            if how not in (None, "attributes"):
+                whole = path
+            elif is_deep:
+                names = {*names_in(sides.wanted, wanted), *names_in(sides.present, present)}
+                below = (f"{path}/{name}" for name in sorted(names, reverse=True))
+                waiting += [(one, True) for one in below if scope.concerns(one)]
+
+
+def _compare(
+    path: str, sides: Sides, facts: tuple[os.stat_result | None, os.stat_result | None], links: "_Links"
+) -> How | None:
+    wanted, present = facts
+    how = compare_one(sides, wanted, present)
+    if wanted is None or present is None:
+        links.add_changed(wanted)
+        return how
+    if how is None and wanted.st_mtime_ns != present.st_mtime_ns:
+        how = "attributes"
+    if how in (None, "attributes") and not stat.S_ISDIR(wanted.st_mode) and not links.stays(path, wanted, present):
+        how = "changed"
+    if how in ("changed", "type"):
+        links.add_changed(wanted)
+    return how
+
+
+class _Links:
+    """Which files of the two views are the same file, of those with several hard links."""
+
+    def __init__(self) -> None:
+        self._present_of: dict[_Key, _Key] = {}
+        self._wanted_of: dict[_Key, _Key] = {}
+        self._names: dict[_Key, str] = {}  # of files that stay, by those of the wanted view
+        self._changed = set[_Key]()  # files of the wanted view
+        self._may_have_any = False  # a folder with unknown content is to be made
+
+    def stays(self, path: str, wanted: os.stat_result, present: os.stat_result) -> bool:
+        """Whether the name `path` of a file can stay: all names of its file are names of one file in the other view."""
+        if wanted.st_nlink == 1 and present.st_nlink == 1:
+            return True
+        one, other = (wanted.st_dev, wanted.st_ino), (present.st_dev, present.st_ino)
+        if self._present_of.setdefault(one, other) != other or self._wanted_of.setdefault(other, one) != one:
+            return False
+        self._names.setdefault(one, path)
+        return True
+
+    def add_changed(self, wanted: os.stat_result | None) -> None:
+        if wanted is not None and stat.S_ISDIR(wanted.st_mode):
+            self._may_have_any = True
+        elif wanted is not None and wanted.st_nlink > 1:
+            self._changed.add((wanted.st_dev, wanted.st_ino))
+
+    def anchors(self) -> list[str]:
+        return [path for key, path in self._names.items() if self._may_have_any or key in self._changed]
