@@ -77,11 +77,13 @@ def leave(home: Home, free_bytes: int) -> None:
         os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - free_bytes)
 
 
-def fill(home: Home, *, reserve: bool = False) -> None:
-    """Fill all blocks of the file system. `reserve`: leave the home the disk space that it has reserved for itself."""
+def fill(home: Home, *, reserve: bool = False, more: bool = False) -> None:
+    """Fill all blocks of the file system. `reserve`: leave the home the disk space that it has reserved for itself.
+    `more`: after `leave`, which has filled a part.
+    """
     if not reserve:
         shutil.rmtree(home.path / "reserve", ignore_errors=True)
-    with (home.path.parent / "fill").open("wb") as file:
+    with (home.path.parent / "fill").open("ab" if more else "wb") as file:
         for size in (16 * MIB, MIB, 4096):
             with contextlib.suppress(OSError):
                 while True:

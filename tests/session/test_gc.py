@@ -7,6 +7,7 @@ import pytest
 
 from tests.homes import MIB, Home, open_home
 from tests.session import ledger
+from tests.upper.pool_homes import reserved_bytes
 from tests.waiting import wait_until
 from waypoint.client import Client
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
@@ -133,7 +134,7 @@ def test_the_pool_becomes_smaller_only_when_no_session_lives(own: Home) -> None:
     client, image = Client(own.path), own.path / "pool.img"
     main, other = client.start("main"), client.start("other")
     main.exec("head -c 1500M /dev/zero > /srv/data; sync; rm /srv/data; sync", timeout_s=120)
-    large = image.stat().st_size
+    large = reserved_bytes(image)
     refused = own.cli("gc", "--compact")
     assert refused.code == StateConflict.exit_code
     assert "sessions are running in it: main, other\n  next: stop them first: waypoint stop --all\n" in refused.stderr
@@ -141,12 +142,12 @@ def test_the_pool_becomes_smaller_only_when_no_session_lives(own: Home) -> None:
     assert re.fullmatch(
         r"not freed: \d+ MiB of free space in the pool: it is given back when no session .*\n", done.stderr
     )
-    assert image.stat().st_size == large
+    assert reserved_bytes(image) == large
     other.stop()
     main.exec("echo kept > /srv/kept")
     main.stop()
     own.must("gc", "--compact")
-    assert image.stat().st_size < large - 1000 * MIB
+    assert reserved_bytes(image) < large - 1000 * MIB
     assert client.start("main").exec("cat /srv/kept").output == b"kept\n"
     ledger.check(own)
 
@@ -154,11 +155,11 @@ def test_the_pool_becomes_smaller_only_when_no_session_lives(own: Home) -> None:
 @pytest.mark.soak(part="disks")
 def test_the_pool_is_compacted_after_the_end_of_the_last_session(own: Home) -> None:
     client, image = Client(own.path), own.path / "pool.img"
-    new = image.stat().st_size
+    new = reserved_bytes(image)
     main = client.start("main")
     main.exec("head -c 1500M /dev/zero > /srv/data; sync", timeout_s=120)
     main.stop(discard=True)
-    wait_until(lambda: image.stat().st_size <= new + 16 * MIB, "the pool is as small as a new one")
+    wait_until(lambda: reserved_bytes(image) <= new + 16 * MIB, "the pool is as small as a new one")
     main = client.start("main")
     assert main.exec("head -c 1000M /dev/zero > /srv/data; sync; echo on", timeout_s=120).output == b"on\n"
     ledger.check(own)

@@ -5,6 +5,7 @@ with a larger limit shows that the refusal is due to the limit.
 """
 
 import json
+import os
 import resource
 import shlex
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from tests.acceptance.sessions import begin, facts
 from tests.answers import texts
 from tests.collecting import collecting
-from tests.homes import Home, open_home
+from tests.homes import SMALL_POOL, Home, open_home
 from tests.processes_now import name_of
 from tests.session.hoarders import FILES, FORKS, NESTING, SPINS, TERMINALS, WRITES
 from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
@@ -109,6 +110,18 @@ def test_writing_is_refused_at_the_limit_until_something_is_removed(home: Home, 
     assert numbers(home, "large", WRITES, "100", "/var/tmp/data") == (100, 0)
     home.must("exec", "-b", branch, "--", "rm /var/tmp/less; sync")
     home.must("exec", "-b", "large", "--", "rm /var/tmp/data")
+
+
+@pytest.mark.requires("btrfs", "simple-quotas")
+def test_a_program_can_reserve_what_df_shows_although_the_pool_is_smaller(home: Home) -> None:
+    begin(home, "roomy", "--disk", "30G")
+    more = home.must("du", "--json").json()["pool_bytes"] + 100 * MIB
+    disk = os.statvfs(home.path)
+    spare = disk.f_bavail * disk.f_frsize - SMALL_POOL["floor_bytes"]
+    shown = int(home.must("exec", "-b", "roomy", "--", "df --output=avail -B1 /srv | tail -1").stdout)
+    assert shown > min(spare, 30 << 30) - SMALL_POOL["step_bytes"] > more
+    home.must("exec", "-b", "roomy", "--", f"fallocate -l {more} /srv/data")
+    home.must("stop", "roomy", "--discard")
 
 
 @pytest.mark.requires("btrfs", "simple-quotas")

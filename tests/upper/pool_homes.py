@@ -92,9 +92,14 @@ def loops_of(image: Path) -> list[str]:
     return [row["name"] for row in json.loads(listed.stdout or b"{}").get("loopdevices", [])]
 
 
+def reserved_bytes(image: Path) -> int:
+    """Return how much disk space the file has."""
+    return image.stat().st_blocks * 512
+
+
 def is_reserved(image: Path) -> bool:
     """Return whether all disk space of the file is allocated."""
-    return image.stat().st_blocks * 512 >= image.stat().st_size
+    return reserved_bytes(image) >= image.stat().st_size
 
 
 def wait_for_no_loop(image: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.upper.pictures import furnish, picture
-from tests.upper.pool_homes import PoolHome, check_btrfs, loops_of, wait_for_no_loop
+from tests.upper.pool_homes import PoolHome, check_btrfs, loops_of, reserved_bytes, wait_for_no_loop
 from tests.upper.victims import duration, kill_after, leftovers, started
-from waypoint.linux.storage import btrfs
+from waypoint.linux.storage import btrfs, mounts
 
 pytestmark = [pytest.mark.soak(part="faults"), pytest.mark.privileged, pytest.mark.requires("btrfs")]
 
@@ -65,14 +65,15 @@ def test_a_killed_growth_is_completed_at_the_next_opening(corner: Path) -> None:
         kill_after("grow", pool_home, 0.002 * number)
         wait_for_no_loop(image)
         pool = pool_home.open()
-        status = image.stat()
-        assert status.st_blocks * 512 >= status.st_size
-        assert btrfs.space_on_device(str(corner / "pool")).total_bytes == status.st_size
+        total, end = btrfs.space_on_device(pool.folder).total_bytes, btrfs.end_of_chunks(pool.folder)
+        assert end <= total <= image.stat().st_size
+        assert end <= reserved_bytes(image)
         assert picture(pool.path("one")) == before
-        pool.close()
-        sizes.append(status.st_size)
+        sizes.append(reserved_bytes(image))
+        mounts.umount(pool.folder)
     assert sizes == sorted(sizes)
     assert sizes[-1] > sizes[0]
+    wait_for_no_loop(image)
     assert "no error found" in check_btrfs(image)
 
 

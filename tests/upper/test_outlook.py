@@ -10,7 +10,7 @@ import pytest
 from tests.upper.pool_homes import MIB, SIZES, PoolHome, fill, wait_for_no_loop
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import Failed
-from waypoint.upper import pool_image
+from waypoint.upper import pool_file
 from waypoint.upper.contract import GrowthOutcome, Pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
@@ -77,11 +77,11 @@ def test_a_pool_file_that_fails_at_the_first_write_is_opened_read_only(
     pool.close()
     wait_for_no_loop(image)
 
-    def fail(_fd: int, folder: str) -> None:
+    def fail(_fd: int, folder: str, _size: int) -> None:
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(pool_image, "use_whole_file", fail)
+    monkeypatch.setattr(pool_file, "extend", fail)
     again = PoolHome(corner, "btrfs").open()
     assert again.outlook().is_readonly
     assert Path(again.path("one"), "data").read_bytes() == b"kept"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.pool_homes import MIB, PoolHome, operation_of, take_room, wait_for_no_loop
+from tests.upper.pool_homes import MIB, PoolHome, operation_of, reserved_bytes, take_room, wait_for_no_loop
 from tests.waiting import PATIENCE_S, wait_until
-from waypoint.linux.storage import quota
-from waypoint.upper import pool_image
+from waypoint.linux.storage import mounts, quota
+from waypoint.upper import pool_file
 from waypoint.upper.contract import Pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
@@ -49,13 +49,13 @@ def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
     pool.settle()
     assert pool.why_stays() == ""
     assert pool.limit("tree-3", 200 * MIB) == ""
-    size = os.stat(corner / "pool.img").st_size
+    size = reserved_bytes(corner / "pool.img")
     assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
     pool.close()
     pool = PoolHome(corner, "btrfs").open()
     assert "a session with --disk has used the pool" in pool.why_stays()
     assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
-    assert os.stat(corner / "pool.img").st_size == size
+    assert reserved_bytes(corner / "pool.img") == size
     pool.close()
 
 
@@ -99,10 +99,10 @@ def test_a_balance_interrupted_by_a_crash_is_not_continued_in_a_pool_with_limits
         subprocess.run(["btrfs", "balance", "pause", str(corner / "pool")], check=True, stdout=subprocess.DEVNULL)
         balance.wait(PATIENCE_S)
     quota.enable(pool.folder)
-    pool.close()
+    mounts.umount(pool.folder)
     wait_for_no_loop(corner / "pool.img")
     with monkeypatch.context() as patch:  # like a daemon killed after the mount
-        patch.setattr(pool_image, "use_whole_file", lambda _fd, _folder: None)
+        patch.setattr(pool_file, "extend", lambda _fd, _folder, _size: None)
         PoolHome(corner, "btrfs").open()
     assert present() == "balance paused"
     pool = PoolHome(corner, "btrfs").open()

@@ -14,7 +14,6 @@ from tests.upper.pool_homes import MIB, SIZES
 from waypoint.linux.storage import filesystem, mounts
 from waypoint.linux.tasks import namespaces
 from waypoint.upper.contract import Pool
-from waypoint.upper.loop_pool import LoopPool
 from waypoint.upper.open_pool import Driver, open_pool
 
 STEP_BYTES = 8 * MIB
@@ -36,7 +35,7 @@ def grow(home: str, driver: Driver) -> None:
     _ready()
     while True:
         wanted = dataclasses.replace(SIZES, step_bytes=STEP_BYTES, headroom_bytes=pool.free_bytes() + 1)
-        LoopPool(home, wanted).grow_if_needed()
+        open_pool(home, driver, wanted).grow_if_needed()
 
 
 def turn_over(home: str, driver: Driver) -> None:

@@ -1,9 +1,10 @@
 """The pool file: `<home>/pool.img` with a btrfs in it, mounted at `<home>/pool`, for homes that are not on btrfs.
 
-The file grows before the space is needed, and is compacted (made smaller) while no session lives. pool_image.py makes
-and mounts it. After btrfs has begun to count what each tree writes (for `--disk`), the pool is never compacted again:
-moving chunks has then made the file system read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a
-removed tree and aborts the transaction).
+Its file system is as large as the disk allows, and the part of the file that has disk space grows before the space is
+needed (pool_file.py). The file is compacted (made smaller) while no session lives. pool_image.py makes and mounts it.
+After btrfs has begun to count what each tree writes (for `--disk`), the pool is never compacted again: moving chunks
+has then made the file system read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a removed tree
+and aborts the transaction).
 """
 
 import contextlib
@@ -13,11 +14,13 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from waypoint.linux.storage import btrfs, filesystem, mounts, quota
 from waypoint.upper.btrfs_pool import BtrfsPool
 from waypoint.upper.contract import Growth, GrowthOutcome, Outlook, PoolSizes, mib, refusals
-from waypoint.upper.pool_image import FOLDER, IMAGE, make_image, open_image, tell_device, use_whole_file, whole
+from waypoint.upper.pool_file import LEAST_BYTES, PoolFile, end_of_chunks, whole
+from waypoint.upper.pool_image import FOLDER, IMAGE, make_image, open_image
 
 # 1/8 of the headroom must be free for metadata: with many small files, btrfs runs out of metadata space, and reports
 # "no space", when half of the pool is free for data.
@@ -33,11 +36,26 @@ _PIECE_BYTES = 256 << 20  # the file shrinks by this much at a time, so a crash 
 _LEAST_PIECE_BYTES = 16 << 20  # the file does not shrink by less, because moving data is slow
 _FULL_PERCENT = (25, 50, 85)  # chunks at most this full are moved, the emptiest first, since they free most
 _RETRY_S = 0.02
-_LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
 
 _COUNTED = "a session with --disk has used the pool, so its free space is kept in it for later sessions"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class _Space(NamedTuple):
+    """The reserved part of the pool's file, and the size of the file system in it. `free_bytes`: what can be written to
+    the reserved part. `for_metadata_bytes`: what metadata can use of it.
+    """
+
+    free_bytes: int
+    for_metadata_bytes: int
+    reserved_bytes: int
+    end_bytes: int
+    total_bytes: int
+
+    def missing_bytes(self, wanted: int) -> int:
+        """How many bytes the reserved part lacks for `wanted` free bytes; 0 or less if it has them."""
+        return max(wanted - self.free_bytes, wanted // _METADATA_SHARE - self.for_metadata_bytes)
 
 
 def no_reserve() -> None:
@@ -53,11 +71,14 @@ class LoopPool(BtrfsPool):
 
     no_quotas = "the kernel has no simple quotas of btrfs (Linux 6.7)"
 
-    def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> None:
+    def __init__(
+        self, home: str, sizes: PoolSizes, reserved_bytes: int, give_room: Callable[[], None] = no_reserve
+    ) -> None:
         super().__init__(f"{home}/{FOLDER}")
         self._home = home
         self._give_room = give_room
         self._image = f"{home}/{IMAGE}"
+        self._file = PoolFile(self._image, self.folder, reserved_bytes)
         self._sizes = sizes
         self._lock = threading.Lock()
         self._is_compacting = False
@@ -82,67 +103,95 @@ class LoopPool(BtrfsPool):
         with refusals("grow the pool", self._image):
             if filesystem.is_readonly(self.folder):
                 return Growth(GrowthOutcome.REFUSED, 0, said="its file system has become read-only")
-            free, space, added = self._look(ahead_bytes)
-            if added > 0:
+            space = self._measure()
+            if self._addition(space, ahead_bytes) > 0 or self._is_promise_off(space):
                 with self._resizing():
-                    free, space, added = self._look(ahead_bytes)  # again: another thread may have enlarged the pool
-                    if added > 0:
-                        return self._grow(free, space.total_bytes, added)
-            if _missing_bytes(self._sizes.headroom_bytes, free, space) <= 0:
-                return Growth(GrowthOutcome.ENOUGH, free, space.total_bytes)
-            said = f"the disk would have less than {mib(self._sizes.floor_bytes)} left"
-            return _refused(free, space.total_bytes, said)
+                    space = self._measure()  # again: another thread may have enlarged the pool
+                    growth = self._grow(space, self._addition(space, ahead_bytes))
+                    if self._is_promise_off(self._measure()):
+                        self._promise()
+                    if growth is not None:
+                        return growth
+                    space = self._measure()
+            if space.missing_bytes(self._sizes.headroom_bytes) <= 0:
+                return Growth(GrowthOutcome.ENOUGH, space.free_bytes, space.reserved_bytes)
+            return _refused(space, f"the disk would have less than {mib(self._sizes.floor_bytes)} left")
+
+    def free_bytes(self) -> int:
+        with refusals("look at the pool", self.folder):
+            return self._measure().free_bytes
 
     def outlook(self) -> Outlook:
         with refusals("look at the pool", self.folder):
-            sizes, space = self._sizes, btrfs.space_on_device(self.folder)
-            on_disk = filesystem.free_bytes(self._home)
-            spare = whole(on_disk - sizes.floor_bytes)
+            sizes, space = self._sizes, self._measure()
+            spare = self._spare_of_disk()
             return dataclasses.replace(
                 super().outlook(),
-                free_bytes=min(btrfs.free_bytes(self.folder), _METADATA_SHARE * _free_for_metadata(space)),
+                free_bytes=min(space.free_bytes, _METADATA_SHARE * space.for_metadata_bytes),
                 headroom_bytes=sizes.headroom_bytes,
                 growth_bytes=spare if spare >= whole(sizes.step_bytes) // _LEAST_SHARE else 0,
                 floor_bytes=sizes.floor_bytes,
-                disk_free_bytes=on_disk,
+                disk_free_bytes=filesystem.free_bytes(self._home),
             )
 
-    def _look(self, ahead_bytes: int) -> tuple[int, btrfs.SpaceOnDevice, int]:
-        """The free bytes of the pool, how its space is allocated, and by how many bytes the file should grow."""
-        free, space = btrfs.free_bytes(self.folder), btrfs.space_on_device(self.folder)
-        missing = _missing_bytes(self._sizes.headroom_bytes + ahead_bytes, free, space)
-        return free, space, self._addition(missing) if missing > 0 else 0
+    def _measure(self) -> _Space:
+        device, free, reserved = btrfs.space_on_device(self.folder), btrfs.free_bytes(self.folder), self.reserved_bytes
+        end, unallocated = end_of_chunks(self.folder), device.unallocated_bytes
+        if device.total_bytes > reserved:  # gaps between chunks do not count: a chunk that fits in none is promised
+            unallocated = reserved - end
+        free += unallocated - device.unallocated_bytes
+        return _Space(free, unallocated + device.metadata_free_bytes, reserved, end, device.total_bytes)
 
-    def _addition(self, missing: int) -> int:
-        """By how many bytes to grow if `missing` bytes are needed: whole steps or, on a fuller disk, all that the disk
-        can give; 0 if that is too little.
+    @property
+    def reserved_bytes(self) -> int:
+        """The size of the part of the file that has disk space; the rest is promised."""
+        return self._file.reserved_bytes
+
+    def _spare_of_disk(self) -> int:
+        """By how many bytes the reserved part can grow; below 0 if the disk has less than the floor."""
+        return whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
+
+    def _promised_bytes(self) -> int:
+        return max(0, min(self._spare_of_disk(), whole(filesystem.free_bytes(self._home))))
+
+    def _addition(self, space: _Space, ahead_bytes: int) -> int:
+        """By how many bytes the reserved part should grow: whole steps or, on a fuller disk, all that the disk can
+        give; 0 if that is too little. Chunks without disk space get it in any case.
         """
-        step = whole(self._sizes.step_bytes)
-        spare = whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
-        added = min(-(-missing // step) * step, spare)
-        return added if added >= step // _LEAST_SHARE else 0
+        missing, step = space.missing_bytes(self._sizes.headroom_bytes + ahead_bytes), whole(self._sizes.step_bytes)
+        added = min(-(-missing // step) * step, self._spare_of_disk())
+        return max(added if added >= step // _LEAST_SHARE else 0, space.end_bytes - space.reserved_bytes)
 
-    def _grow(self, free: int, size: int, added: int) -> Growth:
+    def _grow(self, space: _Space, added: int) -> Growth | None:
+        if added <= 0:
+            return None
         try:
-            self._enlarge(added)
+            self._file.reserve(space.reserved_bytes + added)
         except OSError as err:
             if err.errno in _NO_SPACE:
-                return _refused(free, size, str(err.strerror))
+                return _refused(space, str(err.strerror))
             raise
-        return Growth(GrowthOutcome.GROWN, btrfs.free_bytes(self.folder), size + added)
+        size = space.reserved_bytes + added
+        if space.total_bytes < size:
+            self._file.promise(size)
+        return Growth(GrowthOutcome.GROWN, self._measure().free_bytes, size)
 
-    def _enlarge(self, added: int) -> None:
-        fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
+    def _is_promise_off(self, space: _Space) -> bool:
+        """Whether the file system should have another size. Each change is a commit, so small differences stay."""
+        if self._is_compacting:
+            return False
+        promised = self._promised_bytes()
+        if promised == 0 or space.total_bytes < space.reserved_bytes:
+            return space.total_bytes != max(space.reserved_bytes, space.end_bytes)
+        wanted = max(space.reserved_bytes + promised, space.end_bytes)
+        return abs(space.total_bytes - wanted) > self._sizes.step_bytes // 2
+
+    def _promise(self) -> None:
         try:
-            before = os.fstat(fd).st_size
-            try:
-                filesystem.reserve_space(fd, before + added, self._image)
-            except OSError:
-                os.ftruncate(fd, before)  # safe: the file system in the file has not been resized yet
+            self._file.promise(self.reserved_bytes + self._promised_bytes())
+        except OSError as err:
+            if err.errno not in _NO_SPACE:
                 raise
-            use_whole_file(fd, self.folder)
-        finally:
-            os.close(fd)
 
     def make_room(self, *, with_reserve: bool) -> None:
         with self._resizing():
@@ -151,6 +200,14 @@ class LoopPool(BtrfsPool):
             elif with_reserve:
                 self._give_room()
                 self._enlarge(_LEAST_ROOM_BYTES)
+
+    def _enlarge(self, added: int) -> None:
+        """Enlarge the reserved part, and the file system unless more is promised."""
+        space = self._measure()
+        size = max(space.reserved_bytes, space.end_bytes) + added
+        self._file.reserve(size)
+        if space.total_bytes < size:
+            self._file.promise(size)
 
     def count(self) -> bool:
         with self._resizing():
@@ -167,11 +224,11 @@ class LoopPool(BtrfsPool):
         return spare if spare >= _LEAST_PIECE_BYTES else 0
 
     def _spare(self) -> int:
-        return min(btrfs.free_bytes(self.folder) - self._sizes.headroom_bytes, self._excess())
+        return min(self._measure().free_bytes - self._sizes.headroom_bytes, self._excess())
 
     def _excess(self) -> int:
         """By how many bytes the pool is larger than a new one; below 0 if it is smaller."""
-        return btrfs.space_on_device(self.folder).total_bytes - max(self._sizes.initial_bytes, _LEAST_BYTES)
+        return self.reserved_bytes - max(self._sizes.initial_bytes, LEAST_BYTES)
 
     def compact(self, is_idle: Callable[[], bool]) -> int:
         with self._lock, refusals("compact the pool", self._image):
@@ -184,6 +241,9 @@ class LoopPool(BtrfsPool):
                 if not is_idle():
                     return 0
                 self._settle()
+                if not self.spare_bytes():
+                    return 0
+                self._file.withdraw()  # the next `grow_if_needed` promises again
                 return self._compact()
             finally:
                 self._is_compacting = False
@@ -224,7 +284,7 @@ class LoopPool(BtrfsPool):
         piece = whole(min(_PIECE_BYTES, self._spare(), space.unallocated_bytes - headroom))
         while piece >= _LEAST_PIECE_BYTES and not self._is_broken_off:
             try:
-                btrfs.resize(self.folder, space.total_bytes - piece)
+                self._file.cut(space.total_bytes - piece)
             except OSError as err:
                 if err.errno == errno.ECANCELED:
                     return 0
@@ -232,25 +292,14 @@ class LoopPool(BtrfsPool):
                     raise
                 piece = whole(piece // 2)  # no free space is large enough for the data at the end: try a smaller piece
             else:
-                self._cut_file(space.total_bytes - piece)
                 return piece
         return 0
 
-    def _cut_file(self, size: int) -> None:
-        """Shorten the file to `size`; the file system in it was made smaller before. After a crash in between, the next
-        opening enlarges the file system again.
-        """
-        fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.ftruncate(fd, size)
-            tell_device(fd, self.folder)
-        finally:
-            os.close(fd)
-
     def stop_compacting(self) -> None:
         if self._is_compacting:
-            with self._resizing():
-                pass
+            with self._resizing(), refusals("enlarge the pool", self._image):
+                if not self._is_closed:
+                    self._promise()
 
     def unique_bytes(self) -> int:
         # The file system contains nothing but trees. A walk over the files of a large pool takes seconds.
@@ -265,20 +314,15 @@ class LoopPool(BtrfsPool):
         # No compaction may begin afterwards: without the mount, it would move the data of the disk's own file system.
         with self._resizing(), contextlib.suppress(OSError):  # not mounted, or unmounted before
             self._is_closed = True
+            with contextlib.suppress(OSError):  # the disk fails; the next opening reads how much is reserved
+                if os.path.ismount(self.folder) and not filesystem.is_readonly(self.folder):
+                    self._file.withdraw()
             mounts.umount(self.folder, mounts.MNT_DETACH)
 
 
-def _refused(free: int, size: int, said: str) -> Growth:
-    return Growth(GrowthOutcome.REFUSED, free, size, f"{mib(free)} are free in the pool, and it cannot grow: {said}")
-
-
-def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
-    """How many bytes the pool lacks for `wanted` free bytes; 0 or less if it has them. `free`: its free bytes now."""
-    return max(wanted - free, wanted // _METADATA_SHARE - _free_for_metadata(space))
-
-
-def _free_for_metadata(space: btrfs.SpaceOnDevice) -> int:
-    return space.unallocated_bytes + space.metadata_free_bytes
+def _refused(space: _Space, said: str) -> Growth:
+    why = f"{mib(space.free_bytes)} are free in the pool, and it cannot grow: {said}"
+    return Growth(GrowthOutcome.REFUSED, space.free_bytes, space.reserved_bytes, why)
 
 
 def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> LoopPool:
@@ -293,7 +337,7 @@ def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = 
     with refusals("open the pool", home):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         if os.path.exists(f"{home}/{IMAGE}"):
-            open_image(f"{home}/{IMAGE}", folder)
+            reserved = open_image(f"{home}/{IMAGE}", folder)
         else:
-            make_image(home, folder, sizes)
-        return LoopPool(home, sizes, give_room)
+            reserved = make_image(home, folder, sizes)
+        return LoopPool(home, sizes, reserved, give_room)

@@ -1,8 +1,8 @@
 """The file `<home>/pool.img`: making it, attaching it to a loop device, mounting the btrfs in it at `<home>/pool`.
 
-The disk space of the whole file is reserved. With a sparse file on a full disk, `sync` would succeed, but a later write
-would fail and make btrfs read-only. The file is mounted in the caller's mount namespace only. The kernel detaches the
-loop device after the last unmount, so no device is left when all processes that use the pool have ended.
+The disk space of all chunks of btrfs is reserved (pool_file.py). Without that, `sync` would succeed on a full disk, but
+a later write would fail and make btrfs read-only. The file is mounted in the caller's mount namespace only. The kernel
+detaches the loop device after the last unmount, so no device is left when all processes that use the pool have ended.
 """
 
 import contextlib
@@ -13,21 +13,24 @@ import os
 from waypoint.linux.storage import btrfs, files, filesystem, loop, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
 from waypoint.model.ids import random_hex
+from waypoint.upper import pool_file
 from waypoint.upper.contract import PoolSizes, mib
+from waypoint.upper.pool_file import whole
 
 IMAGE = "pool.img"
 FOLDER = "pool"
 _MAKING = ".making-"
-_SIZE_UNIT_BYTES = 1 << 20  # all sizes of the file are multiples of this
 
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS)
 _HOST_LACKS = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCES)
 _FLAGS = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # of the pool only; overlays on it have their own flags
+_WITHOUT_LOG = "rescue=nologreplay"
 
 log = logging.getLogger(__name__)
 
 
-def make_image(home: str, folder: str, sizes: PoolSizes) -> None:
+def make_image(home: str, folder: str, sizes: PoolSizes) -> int:
+    """Make and mount the pool's file. Returns its size, all of which has disk space."""
     image, size = f"{home}/{IMAGE}", whole(sizes.initial_bytes)
     # Each try uses a new name: the mkfs of a killed caller may still run, and opens its file by name.
     making = f"{image}{_MAKING}{random_hex(8)}"
@@ -42,13 +45,14 @@ def make_image(home: str, folder: str, sizes: PoolSizes) -> None:
         raise Failed("make the pool", image, said, "free some space on that file system")
     try:
         _format(making, size)
-        open_image(making, folder)
+        reserved = open_image(making, folder)
         os.chmod(folder, 0o700)
         os.rename(making, image)
     except BaseException:
         _undo(making, folder)
         raise
     files.sync_folder(home)
+    return reserved
 
 
 def _undo(making: str, folder: str) -> None:
@@ -76,35 +80,66 @@ def _format(making: str, size: int) -> None:
         os.close(fd)
 
 
-def open_image(image: str, folder: str) -> None:
+def open_image(image: str, folder: str) -> int:
+    """Mount the pool's file. Returns the size of its reserved part (pool_file.py)."""
     fd = os.open(image, os.O_RDWR | os.O_CLOEXEC)
     try:
-        _fill_holes(fd, image)
-        with _attach(fd, image) as device:
+        with contextlib.ExitStack() as opened:
+            device = loop.find_attached(fd)
+            if device is None:
+                device = opened.enter_context(_attach(fd, image))
+                if _is_sparse(fd):
+                    _reserve_chunks(fd, image, device, folder)
+            else:
+                opened.enter_context(device)
             _mount(device, folder)
             if filesystem.is_readonly(folder):
-                return
+                return os.fstat(fd).st_size
             try:
-                use_whole_file(fd, folder)
+                return _complete(fd, image, folder)
             except OSError as err:
                 if not filesystem.is_readonly(folder):
                     raise
                 mounts.umount(folder, mounts.MNT_DETACH)
                 _mount_to_read(device, folder, err)
+                return os.fstat(fd).st_size
     finally:
         os.close(fd)
 
 
-def _fill_holes(fd: int, image: str) -> None:
-    """Reserve the disk space of a sparse file again: copying a home can make its pool file sparse."""
+def _is_sparse(fd: int) -> bool:
     facts = os.fstat(fd)
-    if facts.st_blocks * 512 < facts.st_size:
-        filesystem.reserve_space(fd, facts.st_size, image)
+    return facts.st_blocks * 512 < facts.st_size
+
+
+def _reserve_chunks(fd: int, image: str, device: loop.LoopDevice, folder: str) -> None:
+    """Reserve the disk space of all chunks before anything is written: copying a home can make its pool file sparse.
+    The file system must not be mounted anywhere. Does nothing if it cannot be mounted: the next mount fails too.
+    """
+    try:
+        mounts.mount(device.path, folder, "btrfs", _FLAGS | mounts.MS_RDONLY, _WITHOUT_LOG)
+    except OSError:
+        return
+    try:
+        least = pool_file.least_bytes(folder)
+    finally:
+        mounts.umount(folder)
+    filesystem.reserve_space(fd, least, image)
+
+
+def _complete(fd: int, image: str, folder: str) -> int:
+    """Reserve the disk space of all chunks, and make the file system at least as large as the reserved part of the
+    file, if a crash has interrupted that. Returns the size of the reserved part.
+    """
+    reserved = pool_file.least_bytes(folder) if _is_sparse(fd) else os.fstat(fd).st_size
+    filesystem.reserve_space(fd, reserved, image)
+    pool_file.extend(fd, folder, max(reserved, btrfs.space_on_device(folder).total_bytes))
+    return reserved
 
 
 def _attach(fd: int, image: str) -> loop.LoopDevice:
     try:
-        return loop.find_attached(fd) or loop.attach(fd)
+        return loop.attach(fd)
     except OSError as err:
         if err.errno in _HOST_LACKS:
             said = f"no loop device is available: {err.strerror}"
@@ -138,35 +173,7 @@ def _mount_to_read(device: loop.LoopDevice, folder: str, error: OSError) -> None
     mounted, but without the writes after the last commit.
     """
     try:
-        mounts.mount(device.path, folder, "btrfs", _FLAGS | mounts.MS_RDONLY, "rescue=nologreplay")
+        mounts.mount(device.path, folder, "btrfs", _FLAGS | mounts.MS_RDONLY, _WITHOUT_LOG)
     except OSError:
         raise error from None
     log.error("the pool can only be read: %s (see the kernel's log)", error.strerror)
-
-
-def use_whole_file(fd: int, folder: str) -> None:
-    """Enlarge the device and the file system to the file's size. On opening, this completes a growth that a crash
-    interrupted. A balance that a killed daemon left running is cancelled, because btrfs refuses to resize meanwhile.
-    """
-    # The file's length must be durable first: btrfs refuses to mount a device that is shorter than its file system.
-    os.fsync(fd)
-    tell_device(fd, folder)
-    try:
-        btrfs.resize_to_device(folder)
-    except OSError as err:
-        if err.errno != errno.EBUSY:
-            raise
-        btrfs.cancel_balance(folder)
-        btrfs.resize_to_device(folder)
-
-
-def tell_device(fd: int, folder: str) -> None:
-    device = loop.find_attached(fd)
-    if device is None:
-        raise OSError(errno.ENODEV, "the pool's file was replaced while it was in use", folder)
-    with device:
-        device.update_capacity()
-
-
-def whole(size: int) -> int:
-    return size // _SIZE_UNIT_BYTES * _SIZE_UNIT_BYTES

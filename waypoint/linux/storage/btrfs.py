@@ -53,7 +53,10 @@ _PATHS_ANSWER = struct.Struct("8xI4x")  # btrfs_data_container: ..., the number 
 _PATHS_BYTES = 4096  # the kernel's limit; more paths are left out
 
 _SEARCH_KEY = struct.Struct("QQQQQQQIII4x32x")  # btrfs_ioctl_search_key: tree, least and greatest of each part, count
+_SEARCH_HEADER = struct.Struct("QQQII")  # btrfs_ioctl_search_header: transid, objectid, offset, type, length
 _TREE_OF_ROOTS, _ORPHANS, _ORPHAN_ITEM = 1, (1 << 64) - 5, 48
+_TREE_OF_DEVICES, _CHUNK_ITEM = 4, 204
+_CHUNK = struct.Struct("QQQQ")  # btrfs_dev_extent: ..., length
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
 _CLEANER_S = 0.02
 _DU_TRIES = 5
@@ -175,11 +178,32 @@ def paths_of_inode(path: str, inode: int) -> list[bytes]:
 
 
 def _has_orphaned_roots(fd: int, path: str) -> bool:
-    key = _SEARCH_KEY.pack(
-        _TREE_OF_ROOTS, _ORPHANS, _ORPHANS, 0, _MAX_U64, 0, _MAX_U64, _ORPHAN_ITEM, _ORPHAN_ITEM, _MAX_U32
-    )
+    return bool(_search(fd, path, _TREE_OF_ROOTS, _ORPHANS, _ORPHAN_ITEM, 0))
+
+
+def end_of_chunks(path: str) -> int:
+    """Where the last chunk on the device ends. A chunk that was allocated in the last milliseconds may be missing."""
+    start, end = 0, 0
+    with open_folder(path) as fd:
+        while chunks := _search(fd, path, _TREE_OF_DEVICES, _FIRST_DEVICE, _CHUNK_ITEM, start):
+            offset, chunk = chunks[-1]
+            start, end = offset + 1, offset + _CHUNK.unpack_from(chunk)[3]
+    return end
+
+
+def _search(fd: int, path: str, tree: int, objectid: int, kind: int, least: int) -> list[tuple[int, bytes]]:
+    """The first items of a tree with this object and kind, from the offset `least`: as many as the kernel's answer has
+    room for, each with its offset.
+    """
+    key = _SEARCH_KEY.pack(tree, objectid, objectid, least, _MAX_U64, 0, _MAX_U64, kind, kind, _MAX_U32)
     answer = _ioctl(fd, _IOC_TREE_SEARCH, key + bytes(4096 - len(key)), "BTRFS_IOC_TREE_SEARCH", path)
-    return bool(_SEARCH_KEY.unpack_from(answer)[9])  # the number of items that were found
+    place, found = _SEARCH_KEY.size, []
+    for _ in range(_SEARCH_KEY.unpack_from(answer)[9]):  # the number of items that were found
+        _, _, offset, _, length = _SEARCH_HEADER.unpack_from(answer, place)
+        place += _SEARCH_HEADER.size
+        found.append((offset, answer[place : place + length]))
+        place += length
+    return found
 
 
 def balance(path: str, full_percent: int) -> None:
@@ -219,9 +243,13 @@ def resize(path: str, size: int) -> None:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"%d" % size), "BTRFS_IOC_RESIZE", path)
 
 
-def resize_to_device(path: str) -> None:
-    with open_folder(path) as fd:
-        _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"max"), "BTRFS_IOC_RESIZE", path)
+def limit_chunks(path: str, most_bytes: int) -> None:
+    """Make new chunks of data and metadata at most this large (a multiple of 256 MiB), until the next mount. By
+    default, a large file system has chunks of 1 GiB. Raises OSError before Linux 6.0, or if /sys is read-only.
+    """
+    for kind in ("data", "metadata"):
+        with open(f"/sys/fs/btrfs/{_read_id(path)}/allocation/{kind}/chunk_size", "w") as file:
+            file.write(str(most_bytes))
 
 
 def space_on_device(path: str) -> SpaceOnDevice:

@@ -144,7 +144,8 @@ SHELL = Verb(
     Limits: SIZE is a number with a unit, such as 512M or 2G. Later sessions of the branch, and sessions started from
     its captures, have the same limits; 'waypoint show' prints them. If this machine cannot enforce a limit, a message
     says so. The limit --disk counts a file that is deleted in the session as long as a checkpoint or fork of the
-    session contains it; stopping or restoring the session ends this.""",
+    session contains it; stopping or restoring the session ends this. It reserves nothing: all sessions share the
+    free space of the disk, which df shows in the session.""",
     "Example: waypoint shell fix-1 --bind ~/project:/project",
     arguments=(Argument("argument", "BRANCH", required=False),),
     words="CMD",

@@ -1,11 +1,12 @@
-"""Grows the pool ahead of need, without polling while nothing happens.
+"""Grows the pool ahead of need, and hardly polls while nothing happens.
 
 The kernel raises no event when a file system fills up, so a thread polls the pool's free space, more often the less is
 free. Besides the headroom it keeps as much free as was written lately, because growing takes milliseconds on an idle
 disk, but seconds while much is being written.
 
-Writing needs processor time. So polling stops while the sessions are idle, until the kernel reports that they have used
-the processor again (linux/tasks/use_notice.py). Where the kernel cannot report this, polling never stops.
+Writing needs processor time. So polling is rare (IDLE_S) while the sessions are idle, until the kernel reports that
+they have used the processor again (linux/tasks/use_notice.py). Where the kernel cannot report this, polling stays
+frequent.
 
 A pool that lies directly on the disk's file system cannot grow, but its disk can run short.
 """
@@ -30,6 +31,12 @@ RECENT_S = 2.0
 """Besides the headroom, the pool keeps as much free as was written within this time."""
 LONGEST_S, SHORTEST_S = 0.5, 0.01
 """Bounds of the time between two polls."""
+IDLE_S = 1.0
+"""The time between two polls while the sessions are idle: other programs may fill the disk, whose free space is
+promised to the sessions (upper/pool_file.py).
+"""
+MOST_AHEAD_BYTES = 1 << 30
+"""The most that is kept free besides the headroom: a program may reserve much more in one call."""
 _USE_USEC = 5000  # processor time in which a writer at the speed FASTEST writes 10 MB
 _IDLE_USEC = 2000  # sessions that used at most this processor time between two polls count as idle
 
@@ -114,12 +121,12 @@ class PoolWatch:
         self._said = said
 
     def _wait(self, seconds: float) -> None:
-        """Wait for `seconds` if a session may be writing now, else until one uses the processor."""
+        """Wait for `seconds` if a session may be writing now, else until one uses the processor, at most IDLE_S."""
         if self._notice is None or self._is_busy():
             _poll([self._bell], seconds)
         else:
             self._notice.arm()
-            _poll([self._bell, *self._notice.fds], None)
+            _poll([self._bell, *self._notice.fds], IDLE_S)
             self._notice.disarm()
             _poll(self._notice.fds, 0)  # a notice that came before `disarm` must not end the next wait
         with contextlib.suppress(BlockingIOError):  # not rung
@@ -146,11 +153,11 @@ class _Written:
     def recently(self) -> int:
         while self._amounts and self._amounts[0][0] < time.monotonic() - RECENT_S:
             self._amounts.popleft()
-        return sum(amount for _, amount in self._amounts)
+        return min(MOST_AHEAD_BYTES, sum(amount for _, amount in self._amounts))
 
 
 def _notice_of(group: str) -> UseNotice | None:
-    """The kernel's notice of processor use; None if this kernel has none: then polling never stops."""
+    """The kernel's notice of processor use; None if this kernel has none: then polling stays frequent."""
     try:
         return UseNotice(group, _USE_USEC)
     except OSError as error:
@@ -158,9 +165,9 @@ def _notice_of(group: str) -> UseNotice | None:
         return None
 
 
-def _poll(fds: list[int], seconds: float | None) -> None:
-    """Wait until one of the descriptors is readable, at most `seconds`; None: forever."""
+def _poll(fds: list[int], seconds: float) -> None:
+    """Wait until one of the descriptors is readable, at most `seconds`."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
-    poll.poll(None if seconds is None else 1000 * seconds)
+    poll.poll(1000 * seconds)
