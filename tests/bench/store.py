@@ -34,6 +34,7 @@ from waypoint.capture.storing.orders import Ingest, Ingested, StoredPart
 from waypoint.capture.storing.work import INGEST_NICE
 from waypoint.capture.storing.workers import Workers
 from waypoint.linux.storage import btrfs, mounts
+from waypoint.linux.storage.filesystem import used_bytes
 from waypoint.store import locking
 from waypoint.store.encryption import Secret
 
@@ -67,6 +68,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
             *_files(workers, point, Path(folder), sizes),
             *_while_storing(home, Tree(point, Path(folder), "busy", workers), sizes),
             *_sessions(home, sizes),
+            *_again_and_again(home, sizes),
         ]
 
 
@@ -357,6 +359,48 @@ def _of_touched_pages(home: Home, size: int) -> Figure:
 
     name = f"1 % of the pages of {size // MIB} MiB touched: stored"
     return Figure(name, "%", store, before=touch, aim=at_most(3, "%"), max_runs=3)
+
+
+def _again_and_again(home: Home, sizes: Sizes) -> Iterator[Figure]:
+    """An agent's habit: the same name again and again, of a program with 30 MiB of which one byte changes."""
+    count = 10 if sizes.quick else 100
+    home.must("shell", "-d", "again")
+    program = "import os, time; d = bytearray(os.urandom(30 << 20))\nwhile True: d[0] ^= 1; time.sleep(0.02)"
+    home.must("exec", "-b", "again", "--", f"python3 -c '{program}' >/dev/null 2>&1 & sleep 1")
+    home.must("checkpoint", "again-cp", "-b", "again", "--wait")
+    daemon = int(home.must("daemon", "status", "--json").json()["pid"])
+
+    def take() -> None:
+        for _ in range(count):
+            home.must("checkpoint", "again-cp", "-b", "again", "--force")
+
+    def cpu() -> float:
+        take()
+        before = _cpu_s(daemon)
+        take()
+        home.must("gc")
+        return 1000 * (_cpu_s(daemon) - before) / count
+
+    def kept() -> float:
+        home.must("gc")
+        before = used_bytes(home.path)
+        take()
+        home.must("gc")
+        return (used_bytes(home.path) - before) / count / 1024
+
+    name = f"{count} checkpoints of one name, 30 MiB, 1 byte changed"
+    yield Figure(f"{name}: kept after gc, each", "KiB", kept, aim=at_most(100, "KiB"), max_runs=3)
+    yield Figure(f"{name}: processor, each, without CRIU", "ms", cpu, aim=at_most(150, "ms"), max_runs=3)
+
+
+def _cpu_s(daemon: int) -> float:
+    """The processor time of the daemon, its present children and the ended ones that it has waited for."""
+    children = " ".join(path.read_text() for path in Path(f"/proc/{daemon}/task").glob("*/children"))
+    ticks = 0
+    for pid in [daemon, *map(int, children.split())]:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _of_forks(home: Home, name: str, size: int) -> Figure:

@@ -25,6 +25,7 @@ from waypoint.records.names import Names
 from waypoint.records.reading import PIECE
 from waypoint.service import history, housekeeping, sessions, usage
 from waypoint.service.inside import serving
+from waypoint.service.keeping import Keeping
 from waypoint.service.shapes import Pages
 from waypoint.session import session_facts
 from waypoint.upper.copy_pool import CopyPool
@@ -275,8 +276,9 @@ def test_a_dry_run_of_gc_leaves_out_captures_that_another_gc_has_removed(
         return found
 
     monkeypatch.setattr(removal, "survey", and_another_gc)
-    place.home.path, place.home.present_strangers, place.home.keep_operations_s = place.names.path.parent, list, 1.0
-    place.home.keep_policy, place.home.hot_budget_bytes = removal.NO_POLICY, 0
+    place.home.path, place.home.present_strangers = place.names.path.parent, list
+    place.home.keeping = Keeping(1.0, removal.NO_POLICY, 0, 0)
+    monkeypatch.setattr(housekeeping, "held", lambda *_: [])
     done = asyncio.run(housekeeping.gc(place.home, GcRequest(dry_run=True)))
     assert done.removed == []
 

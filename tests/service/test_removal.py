@@ -21,6 +21,7 @@ from waypoint.records.names import Names
 from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Jobs
+from waypoint.service.keeping import Keeping
 from waypoint.upper.contract import Outlook, PoolUsage, Shares
 
 NEVER, ALWAYS = float("inf"), 0.0
@@ -195,9 +196,9 @@ def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
         captures=captures,
         pool=pool,
         due_for_removal={},
-        keep_policy=removal.NO_POLICY,
-        hot_budget_bytes=1 << 30,
-        storing=SimpleNamespace(later=lambda: None),
+        keeping=Keeping(-1.0, removal.NO_POLICY, 1 << 30, 1 << 30),
+        undo_measured=None,
+        storing=SimpleNamespace(due=list, store_now=lambda _: False),
     )
 
 
@@ -207,12 +208,12 @@ def test_on_a_short_disk_the_oldest_captures_are_removed_until_there_is_space(
     made = [one.id for one in chain(names, 2 * housekeeping.AT_ONCE + 5)]
     dropped: list[str] = []
     monkeypatch.setattr(captures, "drop", lambda capture: dropped.append(capture.id))
-    home = home_with(names, captures, [SHORT, SHORT, SHORT, ROOM, SHORT, SHORT, ROOM])
+    home = home_with(names, captures, [*4 * [SHORT], ROOM, ROOM, SHORT, SHORT, *3 * [ROOM]])
     reported: list[dict[str, int]] = []
     job: Any = SimpleNamespace(report=lambda **numbers: reported.append(numbers))
 
     def make_room(keep_s: float) -> int:
-        return housekeeping._Work(home, job, keep_s).make_room()
+        return housekeeping._Work(home, job, home.keeping._replace(operations_s=keep_s)).make_room()
 
     assert make_room(3600.0) == 0, "a kept operation keeps its captures on a short disk, too"
     assert [one.verb for one in names.operations() if one.verb == "gc"] == []
@@ -238,11 +239,11 @@ def test_on_a_short_disk_stored_captures_are_evicted_when_nothing_can_be_removed
     evicted: list[str] = []
     monkeypatch.setattr(captures, "evict", lambda one: one.id not in evicted and not evicted.append(one.id))
     home, job = home_with(names, captures, 4 * [SHORT]), SimpleNamespace()
-    assert housekeeping._Work(home, job, -1.0).make_room() == 2
+    assert housekeeping._Work(home, job, home.keeping).make_room() == 2
     assert evicted == [kept[1].id, kept[2].id]
     home = home_with(names, captures, [SHORT, SHORT, ROOM])
     evicted.clear()
-    housekeeping._Work(home, job, -1.0).make_room()
+    housekeeping._Work(home, job, home.keeping).make_room()
     assert evicted == [kept[1].id], "one was enough"
 
 
@@ -268,10 +269,13 @@ def test_above_the_budget_stored_captures_are_evicted_the_least_recently_used_fi
     base = captures.usage([]).copies_bytes() - 60
     begin(names, row_of("main"), kept[-1].id)
     sessions["main"] = 1 << 40
-    work = housekeeping._Work(home, SimpleNamespace(), -1.0, removal.NO_POLICY, base + 45)
-    assert work.make_room() == 2
+
+    def work(budget: int) -> housekeeping._Work:
+        return housekeeping._Work(home, SimpleNamespace(), home.keeping._replace(hot_bytes=budget))
+
+    assert work(base + 45).make_room() == 2
     assert evicted == [kept[1].id, kept[2].id], "the first was used last, and what a session has does not count"
-    assert housekeeping._Work(home, SimpleNamespace(), -1.0, removal.NO_POLICY, 0).make_room() == 1
+    assert work(0).make_room() == 1
     assert evicted == [kept[1].id, kept[2].id, kept[0].id], "the last is not in the store"
 
 
@@ -290,7 +294,7 @@ def test_a_failed_removal_from_disk_is_repeated_later(
     monkeypatch.setattr(captures, "drop", drop)
     monkeypatch.setattr(housekeeping, "RELIEVE_S", 0.0)
     home = home_with(names, captures, [SHORT, *5 * [ROOM]])
-    home.relieve_later, home.keep_operations_s = lambda: housekeeping.relieve(home), -1.0
+    home.relieve_later = lambda: housekeeping.relieve(home)
 
     async def relieve() -> None:
         home.jobs = Jobs(Events(asyncio.get_running_loop()))

@@ -24,7 +24,7 @@ IMAGE = Ingested(image="a" * 64, content_bytes=1, new_bytes=1, ms=1.0, changed_o
 
 
 def store(
-    names: Names, tmp_path: Path, ingest: Callable[[Capture], Ingested], awaited: Capture, *, needs_more: bool = False
+    names: Names, tmp_path: Path, ingest: Callable[[Capture], Ingested], awaited: Capture
 ) -> tuple[WaypointError | None, Job]:
     """Have `awaited` stored, with all others that are due. Returns the error of waiting for it, and the job."""
     nothing: Any = None
@@ -33,7 +33,7 @@ def store(
 
     async def work() -> tuple[WaypointError | None, Job]:
         jobs = Jobs(Events(asyncio.get_running_loop()))
-        storing = Storing(names, captures, jobs, lambda: asyncio.sleep(0, needs_more))
+        storing = Storing(names, captures, jobs, lambda: asyncio.sleep(0))
         waiting = asyncio.ensure_future(storing.wait(awaited))
         await asyncio.sleep(0)
         job = jobs.running(KIND)
@@ -67,16 +67,12 @@ def test_a_capture_that_cannot_be_stored_fails_the_job_but_not_the_others(
     assert (facts.state, facts.error) == ("failed", found.to_json())
 
 
-def test_above_the_budget_captures_without_a_name_are_stored_last(names: Names, tmp_path: Path) -> None:
-    first, named, tip = chain(names, 3)
+def test_captures_without_a_name_are_not_stored_by_themselves(names: Names, tmp_path: Path) -> None:
+    _, named, tip = chain(names, 3)
     name_it(names, "named", named)
     stored: list[str] = []
     assert store(names, tmp_path, lambda one: stored.append(one.id) or IMAGE, tip)[0] is None
     assert stored == [tip.id, named.id]
-    with names.change("verify") as change:
-        change.set_standing(tip.id, Standing())
-    assert store(names, tmp_path, lambda one: stored.append(one.id) or IMAGE, tip, needs_more=True)[0] is None
-    assert stored[2:] == [tip.id, first.id]
 
 
 def test_files_of_a_damaged_image_are_not_reused(names: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

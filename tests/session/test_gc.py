@@ -1,6 +1,9 @@
 """`gc` frees disk space: it removes exactly the captures that no name, session or undo needs."""
 
+import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -115,6 +118,51 @@ def test_du_shows_what_each_capture_and_session_holds(own: Home) -> None:
     assert (refused.code, "none" in refused.stderr) == (2, True)
 
 
+def test_beyond_the_budget_the_oldest_operations_lose_their_undo(own: Home) -> None:
+    client = Client(own.path)
+    main = client.start("main")
+    taken = []
+    for number in range(5):
+        main.exec(f"kept={number}; random=$(head -c 2M /dev/urandom | base64)")
+        taken.append(main.checkpoint("x", tier="live", force=True).capture)
+    numbers = [one.number for one in reversed(client.history.operations()) if one.verb == "checkpoint"]
+    kept = own.must("gc", "--undo-budget", "64M", "--json").json()
+    assert (kept["removed"], set(kept["evicted"]) >= {taken[0]}) == ([], True), "stored before anything is removed"
+    held = {one["by"]: one for one in kept["held"]}
+    assert {by: one["captures"] for by, one in held.items()} == {"names": 1, "policy": 0, "undo": 4, "files": 0}
+    budget = (held["undo"]["copies_bytes"] + held["undo"]["stored_bytes"]) // 2
+    removed = [one["capture"] for one in own.must("gc", "--undo-budget", f"{budget}", "--json").json()["removed"]]
+    assert 0 < len(removed) < 4
+    assert removed == taken[: len(removed)]
+    with pytest.raises(StateConflict) as refused:
+        client.history.undo(numbers[len(removed)])
+    assert refused.value.code == "undo-expired"
+    said = {one["number"]: one["said"] for one in own.must("op", "log", "--json").json()}
+    assert ["older than" in said[number] for number in numbers] == [
+        index <= len(removed) for index in range(len(numbers))
+    ]
+    own.must("undo", str(numbers[4]))
+    assert client.fork("x", "first")[0].exec("echo $kept").output == b"3\n"
+
+    config = own.path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "undo_budget_bytes": 1}))
+    os.kill(own.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
+    own.must("checkpoint", "x", "--force", "--wait", "-b", "main")
+    wait_until(
+        lambda: (
+            not [
+                one
+                for one in own.must("du", "--json").json()["holders"]
+                if one["kind"] == "capture" and not one["names"]
+            ]
+        ),
+        "what only undo needs is removed",
+    )
+    ledger.check(own)
+    told = own.must("gc").stdout
+    assert re.search(r"\nheld: \d.*: \d captures? with a name; 'waypoint rm NAME' frees that", told), told
+
+
 @pytest.mark.requires("simple-quotas")
 def test_disk_space_that_gc_cannot_free_is_reported(own: Home) -> None:
     Client(own.path).start("main").checkpoint("x")
@@ -127,6 +175,33 @@ def test_disk_space_that_gc_cannot_free_is_reported(own: Home) -> None:
     said = "a session with --disk has used the pool, so its free space is kept in it for later sessions"
     assert done.stderr == f"not freed: the free space of the pool: {said}\n"
     assert own.must("gc", "--json").json()["failed"] == []
+
+
+@pytest.mark.soak(part="disks")
+def test_a_long_loop_of_checkpoints_keeps_to_the_budget(own: Home) -> None:
+    budget = 400 * MIB
+    Client(own.path).start("main").exec(
+        "python3 -c 'import os, time; d = bytearray(os.urandom(30 << 20))\nwhile 1: d[0] ^= 1; time.sleep(.1)' &"
+    )
+    config = own.path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "undo_budget_bytes": budget}))
+    taken = []
+    for number in range(60):
+        if number % 20 == 0:  # also while captures are stored, evicted or removed
+            os.kill(own.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
+        taken.append(own.must("checkpoint", "x", "--force", "-b", "main", "--json").json()["capture"])
+
+    def undo() -> dict[str, int]:
+        return next(one for one in own.must("du", "--json").json()["held"] if one["by"] == "undo")
+
+    wait_until(lambda: undo()["copies_bytes"] <= budget // 4, "most captures for undo are in the store alone")
+    held = undo()
+    assert held["captures"] == 59
+    assert held["stored_bytes"] < 60 * MIB
+    assert Client(own.path).fork(taken[3], "early")[0].exec("pgrep -c python3").output == b"1\n"
+    ledger.check(own)
+    own.must("gc", "--undo-budget", "10M")
+    assert 0 < undo()["captures"] < 59
 
 
 @pytest.mark.soak(part="disks")

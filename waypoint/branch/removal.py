@@ -46,7 +46,8 @@ class Survey(NamedTuple):
     why others are kept, by id; some may have no record.
 
     `first_kept`: the number of the first operation that is kept. `parents`: of each recorded capture, by id. `removed`:
-    the ids of captures whose content was removed before.
+    the ids of captures whose content was removed before. `last_undo`: the number of the last operation whose undo needs
+    a capture, by the capture's id; captures that an unfinished undo needs are not in it.
     """
 
     removable: list[str]
@@ -54,17 +55,24 @@ class Survey(NamedTuple):
     first_kept: int
     parents: Mapping[str, list[str]]
     removed: set[str]
+    last_undo: Mapping[str, int]
+
+    def only_undo(self) -> list[str]:
+        """The ids of the captures that only the undo of operations needs, those of the last operations first. Captures
+        that an unfinished undo needs are left out.
+        """
+        found = [one for one in self.last_undo if self.kept[one] == {"undo"} and one not in self.removed]
+        return sorted(found, key=lambda one: self.last_undo[one], reverse=True)
 
 
-def survey(names: Reader, since: float, policy: Policy = NO_POLICY) -> Survey:
+def survey(names: Reader, since: float, policy: Policy = NO_POLICY, first: int = 0) -> Survey:
     """Find the captures that could be removed. `since`: keep the operations from this moment on, in seconds since the
-    epoch.
+    epoch. `first`: but none before the one with this number.
 
     Decodes all names, these operations and the links of all captures.
     """
-    first = max(names.first_kept(), names.first_since(since))
-    kept = defaultdict[str, set[Why]](set)
-    points = Counter[float]()
+    first = max(first, names.first_kept(), names.first_since(since))
+    kept, last_undo = defaultdict[str, set[Why]](set), _last_undo(names, first)
 
     def keep(captures: Iterable[str], why: Why) -> None:
         for capture in captures:
@@ -72,13 +80,12 @@ def survey(names: Reader, since: float, policy: Policy = NO_POLICY) -> Survey:
 
     for refs in names.iter_refs():
         keep((ref.capture for ref in refs.values() if ref.capture), "name")
-    for operations in names.iter_operations():
-        for operation in operations:
-            keep(_brought_back(operation, points) if operation.number >= first else (), "undo")
-        if operations[-1].number <= first:
-            break
+    keep(last_undo, "undo")
     for intent in names.intents():
-        keep(_needed(intent), "undo")
+        needed = _needed(intent)
+        keep(needed, "undo")
+        for capture in needed:
+            last_undo.pop(capture, None)
     links: list[Link] = []
     for piece in names.iter_links():
         links += piece
@@ -86,7 +93,7 @@ def survey(names: Reader, since: float, policy: Policy = NO_POLICY) -> Survey:
     for capture, why in _kept_by(policy, [link for link in links if link.id not in removed]):
         keep([capture], why)
     removable = [link.id for link in reversed(links) if link.id not in kept and link.id not in removed]
-    return Survey(removable, kept, first, {link.id: link.parents for link in links}, removed)
+    return Survey(removable, kept, first, {link.id: link.parents for link in links}, removed, last_undo)
 
 
 def _kept_by(policy: Policy, links: Iterable[Link]) -> Iterator[tuple[str, Why]]:
@@ -100,6 +107,20 @@ def _kept_by(policy: Policy, links: Iterable[Link]) -> Iterator[tuple[str, Why]]
         if day not in days[link.branch] and len(days[link.branch]) < policy.daily:
             days[link.branch].add(day)
             yield link.id, "daily"
+
+
+def _last_undo(names: Reader, first: int) -> dict[str, int]:
+    """By the ids of the captures that an undo could restore, the number of the last operation whose undo does. `first`:
+    the number of the first operation that is kept.
+    """
+    found, points = dict[str, int](), Counter[float]()
+    for operations in names.iter_operations():
+        for operation in operations:
+            for capture in _brought_back(operation, points) if operation.number >= first else ():
+                found.setdefault(capture, operation.number)
+        if operations[-1].number <= first:
+            break
+    return found
 
 
 def _brought_back(operation: Operation, points: Counter[float]) -> set[str]:
@@ -128,12 +149,13 @@ def remove(
     since: float,
     limit: int | None = None,
     policy: Policy = NO_POLICY,
+    first: int = 0,
 ) -> list[Capture]:
     """Record the oldest captures that nothing keeps as removed, at most `limit` (None: all), and return them.
 
-    Writes one transaction, with an entry in the operation log. Operations before `since` can no longer be undone
-    afterwards, unless there is a `limit` and no capture was removed. Raises Failed if the transaction cannot be
-    written; then nothing has changed.
+    Writes one transaction, with an entry in the operation log. Operations before `since`, or before the one with the
+    number `first`, can no longer be undone afterwards, unless there is a `limit` and no capture was removed. Raises
+    Failed if the transaction cannot be written; then nothing has changed.
 
     The caller removes the captures' content from disk (`Captures.drop`). If the caller is killed before that, the next
     daemon removes it.
@@ -142,10 +164,10 @@ def remove(
     # entry or the intents differ by then, the survey is repeated inside. All data that a survey reads changes only with
     # one of these or by a removal, and only one removal runs at a time.
     seen = names.last_number(), names.intents()
-    found = survey(names, since, policy)
+    found = survey(names, since, policy, first)
     with captures.removing() as take, names.change(VERB) as change:
         if (change.last_number(), change.intents()) != seen:
-            found = survey(change, since, policy)
+            found = survey(change, since, policy, first)
         free = take(found.removable[:limit])
         chosen = list(change.captures_of([capture for capture in found.removable if capture in free]).values())
         for capture in chosen:

@@ -91,7 +91,9 @@ def plan(
     if operation.undone:
         raise _impossible(operation, "it is already undone")
     if operation.expired:
-        raise _impossible(operation, "it is older than the operations that 'waypoint gc' has kept")
+        said = "it is older than the operations that are kept: captures that its undo needs may have been removed"
+        next_step = "'waypoint setup --undo-budget SIZE' keeps more; see 'waypoint op log'"
+        raise _impossible(operation, said, next_step, code="undo-expired")
     if operation.verb == "discard":
         raise _impossible(operation, "the files of the session were deleted")
     if operation.applied is not None:
@@ -226,7 +228,7 @@ def _words_of(name: str, before: Ref | None) -> str:
     return f"move {name} back to {before.capture[:12]}" if before.capture else f"leave {name} without a capture"
 
 
-def _impossible(operation: Operation, said: str, next_step: str = "see 'waypoint op log'") -> StateConflict:
-    return StateConflict(
-        "undo", f"operation {operation.number} ({operation.verb})", said, next_step, code="not-undoable"
-    )
+def _impossible(
+    operation: Operation, said: str, next_step: str = "see 'waypoint op log'", code: str = "not-undoable"
+) -> StateConflict:
+    return StateConflict("undo", f"operation {operation.number} ({operation.verb})", said, next_step, code=code)

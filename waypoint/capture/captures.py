@@ -290,6 +290,12 @@ class Captures:
         stored = self._names.captures_of(durable, may_lack=True).values()
         return sorted(stored, key=lambda capture: max(capture.created, self._area.hot.used_at(capture.id)))
 
+    def copy_sizes(self) -> dict[str, int]:
+        """The bytes on disk of each capture outside of the store, by id, without their files, which trees share, and
+        files of the base, which captures share.
+        """
+        return self._area.hot.used_by_each()
+
     def exceed(self, budget: int) -> bool:
         """Whether all captures outside of the store take more than `budget`. Examines the files of live sessions only
         if they may.

@@ -215,13 +215,14 @@ class History:
         body = {"number": number, "branch": branch, "dry_run": True}
         return parse(UndoneFacts, field_of(ask(self._home, "POST", "/v1/operations/undo", body), "undone"))
 
-    def gc(
+    def gc(  # noqa: PLR0913  # each is an option of one request
         self,
         *,
         keep_operations_s: float | None = None,
         keep_last: int | None = None,
         keep_daily: int | None = None,
         hot_budget_bytes: int | None = None,
+        undo_budget_bytes: int | None = None,
         dry_run: bool = False,
         compact: bool = False,
     ) -> GcFacts:
@@ -229,6 +230,8 @@ class History:
         know. `keep_operations_s`: the age up to which operations are recent; None: the home's setting.
         `keep_last`, `keep_daily`: of each branch, so many last captures, and the last capture of each of so many days,
         are kept, too. `hot_budget_bytes`: what captures may take on disk that are in the store, too.
+        `undo_budget_bytes`: what captures may take that only undo needs; beyond it, the oldest operations can no longer
+        be undone.
 
         If no session lives, the free space of the pool is given back to the disk. Raises StateConflict if a gc is
         running, or with `compact` if a session lives.
@@ -239,6 +242,7 @@ class History:
         body |= {"keep_last": keep_last} if keep_last is not None else {}
         body |= {"keep_daily": keep_daily} if keep_daily is not None else {}
         body |= {"hot_budget_bytes": hot_budget_bytes} if hot_budget_bytes is not None else {}
+        body |= {"undo_budget_bytes": undo_budget_bytes} if undo_budget_bytes is not None else {}
         answer = self._ask_once("/v1/gc", body)
         return replace(parse(GcFacts, answer), strangers=parse_list(StrangerFacts, answer, "strangers"))
 

@@ -373,6 +373,12 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "daemon-stopped": ErrorCode(4, "The daemon was stopped while it served the request.", "Try again."),
     "nothing-to-undo": ErrorCode(4, "No operation is left to be undone.", "`waypoint op log`"),
     "not-undoable": ErrorCode(4, "This operation cannot be undone, for the given reason.", "`waypoint op log`"),
+    "undo-expired": ErrorCode(
+        4,
+        "This operation cannot be undone any more: it is older than seven days, or captures for undo exceeded their "
+        "budget.",
+        "Keep more from now on: `waypoint setup --undo-budget SIZE`.",
+    ),
     "processes-would-be-lost": ErrorCode(4, "Processes would be lost.", "Agree to that: `--lose-processes`."),
     "store-busy": ErrorCode(4, "Another process writes to the store of images.", "Try again later."),
     "store-locked": ErrorCode(

@@ -382,6 +382,23 @@ class KeptFacts(TypedDict):
     why: list[Literal["name", "undo", "last", "daily"]]
 
 
+HeldBy = Literal["names", "policy", "undo", "files"]
+
+
+class HeldFacts(TypedDict):
+    """What holds space of a home. `by`: captures with a name, captures that only the policy keeps (--keep-last,
+    --keep-daily), captures that only undo needs; the files of all captures and sessions.
+
+    `captures`: how many. `copies_bytes`: outside of the store; of captures, without files. `stored_bytes`: in the
+    store; what several captures share counts for the first of these reasons; null if the store cannot be read now.
+    """
+
+    by: HeldBy
+    captures: int
+    copies_bytes: int
+    stored_bytes: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcFacts:
     """The answer to a `gc`. With `dry_run` the lists name what would be removed.
@@ -390,7 +407,7 @@ class GcFacts:
     operations of this many last seconds can still be undone. `freed_bytes`: space returned to the disk. `home_bytes`:
     space that the home takes now. `failed`: messages about what could not be removed; the next daemon tries again.
     `stays`: messages about free space that was not returned. `evicted`: the ids of captures
-    whose copies outside of the store were removed.
+    whose copies outside of the store were removed. `held`: what holds the space that is left, before a dry run.
     """
 
     dry_run: bool
@@ -403,6 +420,7 @@ class GcFacts:
     stays: list[str] = field(default_factory=list)
     kept: list[KeptFacts] = field(default_factory=list)
     evicted: list[str] = field(default_factory=list)
+    held: list[HeldFacts] = field(default_factory=list)
 
 
 class DamageFacts(TypedDict):
@@ -510,8 +528,10 @@ class DuFacts:
     `overhead_bytes`: the part of the pool that belongs to no tree: free space and btrfs's own tables. `rings_bytes`:
     terminals of live sessions, in memory. `home_bytes`: the whole home on disk. `free_bytes`: free space of that disk.
     `copies_bytes`: of all captures outside of the store, without what only live sessions have. `hot_budget_bytes`: if
-    they take more, captures that are in the store are evicted. `storing`: the progress of the job that stores captures,
-    if it runs (`bytes`, `bytes_total`: of the present capture; `items`: captures).
+    they take more, captures that are in the store are evicted. `undo_budget_bytes`: if what only undo needs takes more,
+    the oldest operations can no longer be undone. `storing`: the progress of the job that stores captures, if it runs
+    (`bytes`, `bytes_total`: of the present capture; `items`: captures). `held`: what holds the space; empty if the
+    request names holders.
     """
 
     holders: list[HolderFacts]
@@ -528,4 +548,6 @@ class DuFacts:
     free_bytes: int
     copies_bytes: int = 0
     hot_budget_bytes: int = 0
+    undo_budget_bytes: int = 0
+    held: list[HeldFacts] = field(default_factory=list)
     storing: dict[str, int | None] | None = None

@@ -291,14 +291,16 @@ class GcRequest(Request, frozen=True):
     """`keep_operations_s`: keep operations of this many last seconds undoable; null: the home's setting. `keep_last`,
     `keep_daily`: keep of each branch so many last captures, and the last capture of each of so many days; null: the
     home's settings. `hot_budget_bytes`: what captures may take on disk that are in the store, too; null: the home's
-    setting. `dry_run`: only report what would be removed. `compact`: fail if a session is running, because the pool can
-    return free space to the disk only while no session runs.
+    setting. `undo_budget_bytes`: what captures may take that only undo needs; null: the home's setting. `dry_run`:
+    only report what would be removed. `compact`: fail if a session is running, because the pool can return free space
+    to the disk only while no session runs.
     """
 
     keep_operations_s: Seconds | None = None
     keep_last: Number | None = None
     keep_daily: Number | None = None
     hot_budget_bytes: Number | None = None
+    undo_budget_bytes: Number | None = None
     dry_run: bool = False
     compact: bool = False
 

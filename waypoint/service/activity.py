@@ -203,7 +203,7 @@ async def _doctor_job(home: Home, job: Job) -> list[Capability]:
 
 
 async def _gc_job(home: Home, job: Job) -> GcFacts:
-    return await gc_job(home, job, home.keep_operations_s, home.keep_policy, home.hot_budget_bytes)
+    return await gc_job(home, job, home.keeping)
 
 
 KINDS: dict[str, Callable[[Home, Job], Awaitable[object]]] = {"doctor": _doctor_job, "gc": _gc_job}

@@ -45,6 +45,7 @@ from waypoint.service.background.growth import PoolWatch
 from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
 from waypoint.service.change_counts import ChangeCounts
+from waypoint.service.keeping import Keeping
 from waypoint.service.storing import Storing
 from waypoint.session import applying
 from waypoint.session.adopt import adopt_all, end_dumps
@@ -71,12 +72,24 @@ log = logging.getLogger(__name__)
 
 
 class Relief(NamedTuple):
-    """Makes room when the disk runs short (housekeeping.py). `begin`: starts that in the background; `whole`: frees all
-    that can be freed, and returns whether anything was.
+    """Makes room when the disk runs short, or captures exceed a budget (housekeeping.py). `begin`: starts that in the
+    background; `whole`: frees all that can be freed, and returns whether anything was; `is_due`: whether a budget is
+    exceeded and something can be done about it (blocks).
     """
 
     begin: Callable[["Home"], None]
     whole: Callable[["Home"], Awaitable[bool]]
+    is_due: Callable[["Home"], bool]
+
+
+class UndoMeasured(NamedTuple):
+    """The last exact measurement of what only undo needs (undo_space.py). `at`: by the monotonic clock. `most_bytes`:
+    the upper bound at that time.
+    """
+
+    at: float
+    most_bytes: int
+    found_bytes: int
 
 
 InsideService = Callable[["Home", LiveSession, list[str]], Awaitable[Answer]]
@@ -96,12 +109,11 @@ class Home:
         self.path = path
         self.started = time.time()
         self.users: HomeUsers = config
-        self.keep_operations_s = config.keep_operations_s
-        self.keep_policy = Policy(config.keep_last, config.keep_daily)
-        quarter = filesystem.total_bytes(path) // 4
-        self.hot_budget_bytes = quarter if config.hot_budget_bytes is None else config.hot_budget_bytes
+        self.keeping = _keeping(path, config)
         self.stop_daemon: Callable[[], None] = lambda: None
         self.relief: Relief | None = None
+        self.relieving = ""  # the id of the job that `relief` has begun last
+        self.undo_measured: UndoMeasured | None = None
         self._relieved_at = float("-inf")
         self._compaction: asyncio.TimerHandle | None = None
         self.strangers: list[StrangerFacts] = []
@@ -128,7 +140,7 @@ class Home:
         find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
         spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
         self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside, self._watch.writing)
-        self.storing = Storing(self.names, self.captures, self.jobs, self._keep_to_budget)
+        self.storing = Storing(self.names, self.captures, self.jobs, self._keep_to_budgets)
         router_place = router.Place(path, places.runtime, places.cgroup, places.ids.owner_of_router(), host_mounts)
         self.egress = Egress(router_place)
         self.sessions = Registry(
@@ -210,21 +222,15 @@ class Home:
         if self.relief is not None:
             self.relief.begin(self)
 
-    async def _keep_to_budget(self) -> bool:
-        """Evict captures, if those outside of the store take too much space. Returns whether none can be evicted."""
+    async def _keep_to_budgets(self) -> None:
+        """Begin to make room, if captures exceed one of the budgets."""
+        if self.relief is None:
+            return
         try:
-            exceeds, can_evict = await asyncio.to_thread(self._measure_copies)
+            if await asyncio.to_thread(self.relief.is_due, self):
+                self.relieve_later()
         except (WaypointError, OSError) as error:
             log.error("the space of captures cannot be measured: %s", error)
-            return False
-        if can_evict:
-            self.relieve_later()
-        return exceeds and not can_evict
-
-    def _measure_copies(self) -> tuple[bool, bool]:
-        """Whether the copies of captures exceed the budget, and whether some can then be evicted."""
-        exceeds, is_hot = self.captures.exceed(self.hot_budget_bytes), self.captures.images.is_hot
-        return exceeds, exceeds and any(map(is_hot, self.captures.by_use()))
 
     async def _relieve_whole(self) -> bool:
         return self.relief is not None and await self.relief.whole(self)
@@ -366,16 +372,28 @@ class _Config(HomeUsers, kw_only=True):
     """The daemon's part of config.json. `pool`: the sizes of a pool file, None: the usual ones. `keep_operations_s`:
     for how many seconds an operation can be undone, even after a `gc`. `keep_last`, `keep_daily`: which captures of
     each branch a `gc` keeps (branch/removal.py). `hot_budget_bytes`: what captures may take on disk that are in the
-    store, too; None: a quarter of the disk. `seccomp`: whether new sessions get a filter of system calls.
+    store, too; None: a quarter of the disk. `undo_budget_bytes`: what captures may take that only undo needs; None: a
+    tenth of the disk. `seccomp`: whether new sessions get a filter of system calls.
     """
 
     ids: _Ids
     pool: PoolSizes | None = None
     keep_operations_s: float = KEEP_OPERATIONS_S
     hot_budget_bytes: Number | None = None
+    undo_budget_bytes: Number | None = None
     keep_last: Number = 0
     keep_daily: Number = 0
     seccomp: bool = True
+
+
+def _keeping(home: Path, config: _Config) -> Keeping:
+    whole, hot, undo = filesystem.total_bytes(home), config.hot_budget_bytes, config.undo_budget_bytes
+    return Keeping(
+        operations_s=config.keep_operations_s,
+        policy=Policy(config.keep_last, config.keep_daily),
+        hot_bytes=whole // 4 if hot is None else hot,
+        undo_bytes=whole // 10 if undo is None else undo,
+    )
 
 
 def _config(home: str) -> _Config:

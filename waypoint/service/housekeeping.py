@@ -4,12 +4,10 @@ import asyncio
 import contextlib
 import functools
 import logging
-import time
 from collections.abc import Callable
 from typing import TypeVar, get_args
 
 from waypoint.branch import removal
-from waypoint.branch.removal import NO_POLICY, Policy
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.tasks.stages import stage
 from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError, one_line
@@ -20,7 +18,10 @@ from waypoint.model.session_facts import StrangerFacts
 from waypoint.model.stages import Stage
 from waypoint.model.times import iso_time
 from waypoint.service.background.jobs import Job
+from waypoint.service.held_space import held
 from waypoint.service.home import RELIEVE_S, Home, Relief
+from waypoint.service.keeping import Keeping
+from waypoint.service.undo_space import LEAST_HOT_BYTES, MOST_HOT_BYTES, UndoSpace, hot_limit
 from waypoint.service.usage import home_bytes
 from waypoint.session import applying
 from waypoint.session.adopt import inventories
@@ -44,57 +45,95 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
     With `dry_run` only report what would be removed. Raises StateConflict if a gc is running, or with `compact` if a
     session lives.
     """
-    keep_s = home.keep_operations_s if request.keep_operations_s is None else request.keep_operations_s
-    if keep_s < home.keep_operations_s:
-        said = "other users could then undo fewer of their operations"
-        rights.check_unrestricted(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
-    asked = zip((request.keep_last, request.keep_daily), home.keep_policy, strict=True)
-    policy = removal.Policy(*(usual if one is None else one for one, usual in asked))
-    if any(one < usual for one, usual in zip(policy, home.keep_policy, strict=True)):
-        said = "fewer captures of other users would be kept"
-        asked_for = f"--keep-last {policy.last} and --keep-daily {policy.daily}"
-        rights.check_unrestricted(home.sessions.resources, "gc with", asked_for, said)
-    budget = home.hot_budget_bytes if request.hot_budget_bytes is None else request.hot_budget_bytes
-    if budget < home.hot_budget_bytes:
-        said = "captures of other users would take longer to restore"
-        rights.check_unrestricted(home.sessions.resources, "gc with", f"--hot-budget {budget}", said)
+    keeping = _asked(home, request)
     if request.dry_run:
-        return await asyncio.to_thread(_plan, home, keep_s, policy)
+        return await asyncio.to_thread(_plan, home, keeping)
     if request.compact and not home.is_idle():
         branches = {*home.sessions.running, *(row.branch for row in home.names.live(ready=False))}
         said = f"sessions are running in it: {', '.join(sorted(branches))}"
         raise StateConflict("compact the pool of", str(home.path), said, "stop them first: waypoint stop --all")
-    found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s, policy, budget)))
+    await _end_relief(home)
+    found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keeping)))
     assert isinstance(found, GcFacts)
     return found
 
 
-def _plan(home: Home, keep_s: float, policy: Policy) -> GcFacts:
-    found = removal.survey(home.names, time.time() - keep_s, policy)
+def _asked(home: Home, request: GcRequest) -> Keeping:
+    """What this `gc` is to keep. Raises NotAllowed if other users would lose something."""
+    usual = home.keeping
+    asked = zip((request.keep_last, request.keep_daily), usual.policy, strict=True)
+    policy = removal.Policy(*(one if number is None else number for number, one in asked))
+    keeping = Keeping(
+        operations_s=usual.operations_s if request.keep_operations_s is None else request.keep_operations_s,
+        policy=policy,
+        hot_bytes=usual.hot_bytes if request.hot_budget_bytes is None else request.hot_budget_bytes,
+        undo_bytes=usual.undo_bytes if request.undo_budget_bytes is None else request.undo_budget_bytes,
+    )
+    fewer_undos = "other users could then undo fewer of their operations"
+    for is_less, option, said in (
+        (keeping.operations_s < usual.operations_s, f"--keep-operations {keeping.operations_s:g}s", fewer_undos),
+        (
+            any(one < other for one, other in zip(policy, usual.policy, strict=True)),
+            f"--keep-last {policy.last} and --keep-daily {policy.daily}",
+            "fewer captures of other users would be kept",
+        ),
+        (
+            keeping.hot_bytes < usual.hot_bytes,
+            f"--hot-budget {keeping.hot_bytes}",
+            "captures of other users would take longer to restore",
+        ),
+        (keeping.undo_bytes < usual.undo_bytes, f"--undo-budget {keeping.undo_bytes}", fewer_undos),
+    ):
+        if is_less:
+            rights.check_unrestricted(home.sessions.resources, "gc with", option, said)
+    return keeping
+
+
+async def _end_relief(home: Home) -> None:
+    """Interrupt the daemon's own job of this kind, since a requested `gc` does all of its work."""
+    running = home.jobs.running("gc")
+    if running is not None and running.id == home.relieving:
+        await home.jobs.cancel(running.id)
+
+
+def _plan(home: Home, keeping: Keeping) -> GcFacts:
+    found = keeping.survey(home.names)
     return GcFacts(
         dry_run=True,
         removed=[_removed(capture) for capture in home.names.captures_of(found.removable, may_lack=True).values()],
         strangers=home.present_strangers(),
-        kept_operations_s=keep_s,
+        kept_operations_s=keeping.operations_s,
         freed_bytes=0,
         home_bytes=home_bytes(home),
         failed=[],
         kept=_kept(home, found),
+        held=held(home, found),
     )
 
 
-async def gc_job(home: Home, job: Job, keep_s: float, policy: Policy, budget: int) -> GcFacts:
+async def gc_job(home: Home, job: Job, keeping: Keeping) -> GcFacts:
     """The job of `gc`. If it is cancelled, it ends after the capture that it is removing."""
-    work = _Work(home, job, keep_s, policy, budget)
+    work = _Work(home, job, keeping)
     return await work.in_thread(work.carry_out)
 
 
 def relieve(home: Home) -> None:
     """Begin a job of the kind `gc` that removes captures that nothing keeps, the oldest first, until there is room
-    (`Outlook.is_short`). Does nothing if a gc is running. What names.db does not know stays.
+    (`Outlook.is_short`), and has captures keep to the budgets. Does nothing if a gc is running. What names.db does not
+    know stays.
     """
     with contextlib.suppress(StateConflict):  # a gc is running, which makes more room than this
-        home.jobs.start("gc", lambda job: _relieve_job(home, job, whole=False))
+        home.relieving = home.jobs.start("gc", lambda job: _relieve_job(home, job, whole=False)).id
+
+
+def is_due(home: Home) -> bool:
+    """Whether captures exceed a budget of the home, and `relieve` could do something about it."""
+    keeping = home.keeping
+    space = UndoSpace(home, keeping.survey(home.names))
+    if space.exceeds(hot_limit(keeping.undo_bytes)) or space.first_to_keep(keeping.undo_bytes):
+        return True
+    can_evict = any(map(home.captures.images.is_hot, home.captures.by_use())) or bool(space.beyond(0))
+    return can_evict and home.captures.exceed(keeping.hot_bytes)
 
 
 async def relieve_whole(home: Home) -> bool:
@@ -114,25 +153,20 @@ async def relieve_whole(home: Home) -> bool:
 
 async def _relieve_job(home: Home, job: Job, *, whole: bool) -> int:
     """Returns how many captures were removed."""
-    work = _Work(home, job, home.keep_operations_s, home.keep_policy)
+    work = _Work(home, job, home.keeping)
     return await work.in_thread(functools.partial(work.make_room, whole=whole))
 
 
-RELIEF = Relief(relieve, relieve_whole)
+RELIEF = Relief(relieve, relieve_whole, is_due)
 
 
 class _Work:
     """One `gc`."""
 
-    def __init__(
-        self, home: Home, job: Job, keep_s: float, policy: Policy = NO_POLICY, budget: int | None = None
-    ) -> None:
-        """`budget`: None: the home's."""
+    def __init__(self, home: Home, job: Job, keeping: Keeping) -> None:
         self._home = home
         self._job = job
-        self._keep_s = keep_s
-        self._policy = policy
-        self._budget = home.hot_budget_bytes if budget is None else budget
+        self._keeping = keeping
         self._evicted: list[str] = []
         self._failed: list[str] = []
         self.is_cancelled = False
@@ -163,24 +197,26 @@ class _Work:
         self._drop_all(chosen)
         self._try("the journals of applies", functools.partial(applying.forget, home.sessions.resources))
         strangers = self._remove_strangers()
+        self._try("captures that only undo needs", functools.partial(self._bound_undo, LEAST_HOT_BYTES, chosen))
         self._try("the store of images", self._collect_images)
         self._try("copies of captures in the store", self._evict)
         self._try("the free space of the pool", home.pool.settle)  # the next command may need it
         if not self.is_cancelled:
             with stage(Stage.SHRINK):
                 self._try("the free space of the pool", functools.partial(home.pool.compact, home.is_idle))
-        after = home_bytes(home)
+        after, found = home_bytes(home), self._survey()
         return GcFacts(
             dry_run=False,
             removed=[_removed(capture) for capture in chosen if capture.id not in home.due_for_removal],
             strangers=strangers,
-            kept_operations_s=self._keep_s,
+            kept_operations_s=self._keeping.operations_s,
             freed_bytes=max(0, before - after),
             home_bytes=after,
             failed=self._failed,
             stays=_stays(home),
             evicted=self._evicted,
-            kept=_kept(home, removal.survey(home.names, time.time() - self._keep_s, self._policy)),
+            kept=_kept(home, found),
+            held=held(home, found),
         )
 
     def make_room(self, *, whole: bool = False) -> int:
@@ -198,26 +234,84 @@ class _Work:
         self._drop_all([])  # try again what failed while the pool was fuller
         if count:
             log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
+        removed = list[Capture]()
+        self._try("captures that only undo needs", functools.partial(self._bound_undo, MOST_HOT_BYTES, removed))
         self._try("copies of captures in the store", self._evict)
-        return count + len(self._evicted)
+        return count + len(removed) + len(self._evicted)
+
+    def _bound_undo(self, most: int, removed: list[Capture]) -> None:
+        """Store and evict the oldest captures that only undo needs, until the others take at most `most` outside of the
+        store, or less with a small budget. Then, if they exceed the budget, remove those of the oldest operations.
+        `removed`: gets what was removed.
+        """
+        home, limit = self._home, min(most, hot_limit(self._keeping.undo_bytes))
+        space = UndoSpace(home, self._survey())
+        if space.exceeds(limit):
+            removed += self._expire()  # what nothing keeps need not be stored
+            self._store_and_evict(space.beyond(limit))
+            space = UndoSpace(home, self._survey())
+        if first := space.first_to_keep(self._keeping.undo_bytes):
+            log.warning("operations before %d cannot be undone any more: their captures exceed the budget", first)
+            removed += self._expire(first)
+            self._collect_images()
+
+    def _expire(self, first: int = 0) -> list[Capture]:
+        """Remove what nothing keeps if no operation before `first` can be undone. Returns what was removed."""
+        chosen = self._remove(None, first)
+        self._drop_all(chosen)
+        return chosen
+
+    def _store_and_evict(self, captures: list[Capture]) -> None:
+        """All are stored before the first is evicted, also those with a name: a capture on disk shows which files the
+        next one has changed.
+        """
+        home, wanted = self._home, {capture.id for capture in captures}
+        whole = sorted([*home.storing.due(), *captures] if captures else [], key=lambda capture: capture.created)
+        stored = list[Capture]()
+        with stage(Stage.STORE, total=len(whole)) as under_way:
+            for number, capture in enumerate(whole, 1):
+                if not self.is_cancelled and home.storing.store_now(capture) and capture.id in wanted:
+                    stored.append(capture)
+                under_way.report(number)
+                self._job.report(items=number, items_total=len(whole))
+        with stage(Stage.EVICT, total=len(stored)) as under_way:
+            for number, capture in enumerate(stored, 1):
+                if not self.is_cancelled:
+                    self._evict_one(capture)
+                under_way.report(number)
+        if stored:
+            home.pool.settle()
 
     @stage(Stage.EVICT)
     def _evict(self) -> None:
-        """Evict captures, the least recently used first, while the disk is short or they exceed the budget."""
+        """Evict captures, the least recently used first, while the disk is short or they exceed the budget. If that is
+        not enough, store and evict those that only undo needs.
+        """
         home = self._home
         for capture in filter(home.captures.images.is_hot, home.captures.by_use()):
-            if self.is_cancelled or not (home.pool.outlook().is_short or home.captures.exceed(self._budget)):
+            if self.is_cancelled or not self._is_too_much():
                 break
-            try:
-                if home.captures.evict(capture):
-                    self._evicted.append(capture.id)
-                    home.pool.settle()
-            except StoreDamaged as error:
-                log.warning("%s; it is stored again", one_line(str(error)))
-                home.storing.note({capture.id: False})
+            self._evict_one(capture)
+            home.pool.settle()
+        else:
+            if self._is_too_much():
+                self._store_and_evict(UndoSpace(home, self._survey()).beyond(0))
         if self._evicted:
             log.info("evicted captures: %d", len(self._evicted))
-            home.storing.later()  # if that was not enough, captures without a name are stored, to be evicted next
+
+    def _is_too_much(self) -> bool:
+        return self._home.pool.outlook().is_short or self._home.captures.exceed(self._keeping.hot_bytes)
+
+    def _evict_one(self, capture: Capture) -> None:
+        try:
+            if self._home.captures.evict(capture):
+                self._evicted.append(capture.id)
+        except StoreDamaged as error:
+            log.warning("%s; it is stored again", one_line(str(error)))
+            self._home.storing.note({capture.id: False})
+
+    def _survey(self) -> removal.Survey:
+        return self._keeping.survey(self._home.names)
 
     @stage(Stage.COLLECT)
     def _collect_images(self) -> None:
@@ -226,9 +320,9 @@ class _Work:
             with home.storing.lock:
                 home.captures.images.gc(sorted(set(home.names.images().values())))
 
-    def _remove(self, limit: int | None = None) -> list[Capture]:
-        home = self._home
-        return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit, self._policy)
+    def _remove(self, limit: int | None = None, first: int = 0) -> list[Capture]:
+        home, keeping = self._home, self._keeping
+        return removal.remove(home.captures, home.names, keeping.since(), limit, keeping.policy, first)
 
     def _drop_all(self, chosen: list[Capture]) -> None:
         """Remove from disk the captures `chosen`, and those that an earlier gc could not remove."""

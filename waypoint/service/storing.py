@@ -1,7 +1,7 @@
 """Storing captures as images: in the background, some seconds after an operation, or at once for `--wait`.
 
-Captures that a name stands for are stored, the oldest first. Those that only an undo needs are stored when captures
-take too much space outside of the store, so that they can be evicted: an agent that often goes back makes many of them.
+Captures that a name stands for are stored, the oldest first. Those that only an undo needs are stored when they take
+too much space outside of the store, to be evicted (housekeeping.py): an agent that often goes back makes many of them.
 """
 
 import asyncio
@@ -36,10 +36,8 @@ log = logging.getLogger(__name__)
 class Storing:
     """Stores the captures of a home. `lock`: held while images are stored, or removed."""
 
-    def __init__(self, names: Names, captures: Captures, jobs: Jobs, on_stored: Callable[[], Awaitable[bool]]) -> None:
-        """`on_stored`: awaited when there is nothing left to be stored. Returns whether captures without a name are to
-        be stored, too.
-        """
+    def __init__(self, names: Names, captures: Captures, jobs: Jobs, on_stored: Callable[[], Awaitable[None]]) -> None:
+        """`on_stored`: awaited when there is nothing left to be stored."""
         self._names = names
         self._captures = captures
         self._jobs = jobs
@@ -126,11 +124,10 @@ class Storing:
         """
         count = new_bytes = 0
         failed: list[WaypointError] = []
-        everything = False
         try:
             while not self._is_closed:
                 awaited = next(iter(self._waiting), None)
-                capture = await asyncio.to_thread(self._find, awaited, everything=everything)
+                capture = await asyncio.to_thread(self._find, awaited)
                 if capture is not None:
                     try:
                         new_bytes += await self._store_one(capture, job)
@@ -141,10 +138,9 @@ class Storing:
                 elif awaited is not None:
                     self._answer(awaited, _not_stored(awaited, "it has been removed"))
                 elif not self._waiting:
-                    needs_more = await self._on_stored()
-                    if everything or not needs_more:
+                    await self._on_stored()
+                    if not self._waiting:
                         break
-                    everything = True
         finally:
             for capture_id in list(self._waiting):
                 self._answer(capture_id, _not_stored(capture_id, "the job that stores it has ended"))
@@ -163,14 +159,37 @@ class Storing:
             await asyncio.wait([thread])
             raise
         except Exception as error:
-            problem = as_problem(error, f"capture {capture.id[:12]}")
-            self._failed_at[capture.id] = time.monotonic()
-            if not self._is_closed:
-                log.warning("capture %s is not stored: %s", capture.id[:12], str(problem).replace("\n", ";"))
+            problem = self._note_failure(capture, error)
             self._answer(capture.id, problem)
             raise problem from None
         self._answer(capture.id, None)
         return new_bytes
+
+    def _note_failure(self, capture: Capture, error: Exception) -> WaypointError:
+        problem = as_problem(error, f"capture {capture.id[:12]}")
+        self._failed_at[capture.id] = time.monotonic()
+        if not self._is_closed:
+            log.warning("capture %s is not stored: %s", capture.id[:12], str(problem).replace("\n", ";"))
+        return problem
+
+    def due(self) -> list[Capture]:
+        """The captures that a name stands for and that are not stored yet, the oldest first. Blocks."""
+        return list(self._names.captures_of(list(self._due()), may_lack=True).values())
+
+    def store_now(self, capture: Capture) -> bool:
+        """Store a capture that is on disk, whether or not it has a name. Returns whether it is durable; False without a
+        try if one has failed in the last AGAIN_S, or while the store is locked. Blocks; not for the event loop.
+        """
+        if time.monotonic() < self._failed_at.get(capture.id, float("-inf")) + AGAIN_S:
+            return False
+        if self._is_closed or self._captures.images.keys.problem() is not None:
+            return False
+        try:
+            self._store(capture)
+        except Exception as error:
+            self._note_failure(capture, error)
+            return False
+        return True
 
     def _answer(self, capture_id: str, error: WaypointError | None) -> None:
         for future in self._waiting.pop(capture_id, []):
@@ -181,19 +200,16 @@ class Storing:
             else:
                 future.set_exception(error)
 
-    def _find(self, awaited: str | None, *, everything: bool) -> Capture | None:
+    def _find(self, awaited: str | None) -> Capture | None:
         """The capture to be stored next: the awaited one, or the oldest that is due."""
-        wanted = awaited if awaited is not None else next(self._due(everything=everything), None)
+        wanted = awaited if awaited is not None else next(self._due(), None)
         return self._names.captures_of([wanted], may_lack=True).get(wanted) if wanted is not None else None
 
-    def _due(self, *, everything: bool) -> Iterator[str]:
-        """The ids of the captures that are to be stored, the oldest first. `everything`: also those without a name."""
+    def _due(self) -> Iterator[str]:
+        """The ids of the captures that are to be stored, the oldest first."""
         if self._captures.images.keys.problem() is not None:
             return
-        if everything:
-            wanted = {link.id for links in self._names.iter_links() for link in links}
-        else:
-            wanted = {ref.capture for refs in self._names.iter_refs() for ref in refs.values() if ref.capture}
+        wanted = {ref.capture for refs in self._names.iter_refs() for ref in refs.values() if ref.capture}
         since = time.monotonic() - AGAIN_S
         wanted -= self._names.removed() | {one for one, at in self._failed_at.items() if at > since}
         standings = self._names.standings(list(wanted))
@@ -203,15 +219,18 @@ class Storing:
             if standings[capture.id].image is None or self._captures.images.is_hot(capture):
                 yield capture.id
 
-    def _store(self, capture: Capture, job: Job) -> int:
-        """Store one capture, and record that. Returns by how many bytes the store has grown."""
+    def _store(self, capture: Capture, job: Job | None = None) -> int:
+        """Store one capture, and record that. Returns by how many bytes the store has grown. `job`: gets the
+        progress.
+        """
         with self.lock:
             standing = self._names.standing(capture.id)
             if standing.durable:
                 return 0
 
             def report(done: int, total: int | None) -> None:
-                job.report(bytes=done, bytes_total=total)
+                if job is not None:
+                    job.report(bytes=done, bytes_total=total)
                 for one in self._stages.get(capture.id, ()):
                     one.report(done, total)
 

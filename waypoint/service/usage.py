@@ -21,6 +21,7 @@ from waypoint.model.records import Capture, LiveRow
 from waypoint.model.requests import MOST_NAMES, DuQuery
 from waypoint.model.session_facts import StrangerFacts
 from waypoint.model.stages import Stage
+from waypoint.service.held_space import held
 from waypoint.service.home import Home
 from waypoint.upper.contract import PoolUsage, Shares, refusals
 
@@ -58,7 +59,7 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             holders=holders,
             logical_bytes=sum((one["files_bytes"] or 0) + (one["processes_bytes"] or 0) for one in holders),
             unique_bytes=in_pool + found.hot_bytes if wanted is None else own,
-            stored_bytes=_stored_bytes(home),
+            stored_bytes=stored_bytes(home),
             hot_bytes=found.hot_bytes,
             pool_bytes=pool_bytes,
             overhead_bytes=max(0, pool_bytes - in_pool),
@@ -68,11 +69,14 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             home_bytes=home_bytes(home),
             free_bytes=filesystem.free_bytes(home.path),
             copies_bytes=found.copies_bytes(),
-            hot_budget_bytes=home.hot_budget_bytes,
+            hot_budget_bytes=home.keeping.hot_bytes,
+            undo_budget_bytes=home.keeping.undo_bytes,
+            held=held(home, home.keeping.survey(home.names)) if wanted is None else [],
         )
 
 
-def _stored_bytes(home: Home) -> int:
+def stored_bytes(home: Home) -> int:
+    """The bytes on disk of the store of images."""
     store = escape(str(home.captures.images.store))
     return sum(_files(f"{store}/{names}") for names in ("packs/*", "images/*", "index.db*"))
 

@@ -94,7 +94,8 @@ def install(home: Path, options: dict[str, str]) -> None:
     Options: `--user`, `--group`: who may use the home besides root; without the option the present setting stays.
     `--trust`: the user gets the rights of root (`full`), or only their own rights (`own`, the default). A running
     daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
-    `--encrypt`: `key-file`, with `--key-file` at another path than the usual one; or `passphrase`, read from stdin.
+    `--undo-budget`: in bytes, what captures may take that only undo needs. `--encrypt`: `key-file`, with `--key-file`
+    at another path than the usual one; or `passphrase`, read from stdin.
     """
     ownership.check_home(str(home), above_only=True)
     _check_place(home)
@@ -218,6 +219,8 @@ def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
             raise UsageProblem(
                 "give access to", f"group {group}", "there is no such group", "see 'getent group'"
             ) from error
+    if "--undo-budget" in options:
+        config["undo_budget_bytes"] = int(options["--undo-budget"])
     return config
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from waypoint.linux.storage import files
@@ -110,6 +110,23 @@ class _Pack(NamedTuple):
     name: str
     size: int
     needed: list[bytes]
+
+
+def sizes(reader: Reader, images: Sequence[str]) -> list[int]:
+    """By how many bytes each of these images makes the store larger than the images before it in the list do. What
+    cannot be read counts as nothing: `verify` reports it.
+    """
+    seen, counted, found = set[bytes](), set[bytes](), list[int]()
+    for image_id in images:
+        roots = list[bytes]()
+        with contextlib.suppress(StoreDamaged, UnknownName):
+            roots = reader.store.read_image(image_id).roots()
+        needed = [reader.address(digest) for _, digest in trees.reachable(reader, roots, seen, lambda _: None)]
+        needed += reader.index.bases(needed)
+        added = {one: at.stored for one, at in reader.find_each(needed).items() if one not in counted}
+        counted |= added.keys()
+        found.append(sum(added.values()))
+    return found
 
 
 def gc(store: Store, keep: Collection[str]) -> Freed:

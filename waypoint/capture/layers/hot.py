@@ -114,8 +114,10 @@ class Hot:
         return filesystem.used_bytes(folder) if folder.exists() else 0
 
     def used_by_each(self) -> dict[str, int]:
-        """The bytes on disk of each capture's folder. Content that several captures have counts in each."""
-        return filesystem.used_by_each(self.folder)
+        """The bytes on disk of each capture's folder, without the contents of files of the base, which captures share:
+        about 1 ms per 1,000 files.
+        """
+        return filesystem.used_by_each(self.folder, apart=self.folder / ".base")
 
     def logs_bytes(self) -> int:
         return filesystem.used_bytes(self.logs)

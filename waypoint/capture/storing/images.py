@@ -27,6 +27,7 @@ from waypoint.capture.storing.orders import (
     Freed,
     Ingest,
     Ingested,
+    Measure,
     ReadImage,
     Recall,
     StoredPart,
@@ -152,6 +153,10 @@ class Images:
 
     def verify(self, *, read_data: bool) -> list[Damage]:
         return self.workers.run(Verify(store=str(self.store), read_data=read_data), list[Damage])
+
+    def sizes(self, images: Sequence[str]) -> list[int]:
+        """By how many bytes each image makes the store larger than the images before it in the list do."""
+        return self.workers.run(Measure(store=str(self.store), images=list(images)), list[int]) if images else []
 
     def gc(self, keep: Sequence[str]) -> Freed:
         """Remove all images but `keep`. No image may be stored meanwhile."""

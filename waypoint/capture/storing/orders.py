@@ -67,6 +67,15 @@ class Collect(msgspec.Struct, frozen=True, kw_only=True, tag="gc"):
     keep: list[str]
 
 
+class Measure(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
+    """Find by how many bytes each image makes the store larger than the images before it do. Answer: a list of numbers,
+    in the order of `images`.
+    """
+
+    store: str
+    images: list[str]
+
+
 class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True):
     """The file of an archive. `key`: the path of the key that signs it, or that must have signed it; "": none. Both are
     opened with the rights of `user`.
@@ -128,7 +137,7 @@ class Unlock(msgspec.Struct, frozen=True, kw_only=True, tag="unlock"):
     secret: str
 
 
-StoreOrder = Ingest | Recall | Verify | Check | Collect | Export | Inspect | Import | ReadImage
+StoreOrder = Ingest | Recall | Verify | Check | Collect | Measure | Export | Inspect | Import | ReadImage
 Order = StoreOrder | Unlock
 
 

@@ -14,6 +14,7 @@ from waypoint.capture.storing.orders import (
     Ingest,
     Ingested,
     Inspect,
+    Measure,
     ReadImage,
     Recall,
     StoredPart,
@@ -63,6 +64,9 @@ def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> obje
         case Check():
             with store.reading() as reader:
                 answer = list(upkeep.image_problems(reader, order.image, set()))
+        case Measure():
+            with store.reading() as reader:
+                answer = upkeep.sizes(reader, order.images)
         case ReadImage():
             answer = store.read_manifest(order.image).decode()
         case Collect():

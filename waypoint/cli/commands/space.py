@@ -1,13 +1,26 @@
 """`waypoint gc` and `waypoint du`: the disk space of a home."""
 
+from collections.abc import Iterator
+
 from waypoint.cli.output import print_json, print_lines, wants_colour, warn, warn_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
-from waypoint.model.facts import DuFacts, GcFacts
+from waypoint.model.facts import DuFacts, GcFacts, HeldBy, HeldFacts
 from waypoint.model.rendering import age, progress, short, size, table
 from waypoint.model.times import parse_age
 from waypoint.model.verbs import MAX_SECONDS, Given
 
+_TOLD_BYTES = 16 << 20
+"""Less space is not worth a line."""
+_HELD: dict[HeldBy, tuple[str, str]] = {
+    "names": (
+        "{} with a name",
+        "'waypoint rm NAME' frees that; 'waypoint evict NAME' frees what is outside of the store",
+    ),
+    "policy": ("{} that --keep-last or --keep-daily keeps", "lower numbers free that"),
+    "undo": ("{} for undo", "'waypoint gc --keep-operations AGE' or '--undo-budget SIZE' frees that"),
+    "files": ("the files of captures and sessions", "'waypoint du' lists them"),
+}
 _WHY = {
     "name": "named {}",
     "undo": "needed for undo",
@@ -23,6 +36,7 @@ def gc(given: Given) -> int:
         keep_last=given.number("keep_last"),
         keep_daily=given.number("keep_daily"),
         hot_budget_bytes=given.number("hot_budget"),
+        undo_budget_bytes=given.number("undo_budget"),
         dry_run=given.flag("dry_run"),
         compact=given.flag("compact"),
     )
@@ -60,6 +74,21 @@ def _print(found: GcFacts) -> None:
     unknown = f" and {len(found.strangers)} unknown things" if found.strangers else ""
     freed = "" if found.dry_run else f"; freed {size(found.freed_bytes)}, the home now uses {size(found.home_bytes)}"
     print_lines([f"{verb} {captures}{unknown}{freed}"])
+    print_lines([f"held: {text}" for text in _held(found.held)])
+
+
+def _held(held: list[HeldFacts]) -> Iterator[str]:
+    """What holds much space, and how to free it."""
+    for one in held:
+        in_store = one["stored_bytes"]
+        if one["copies_bytes"] + (in_store or 0) < _TOLD_BYTES:
+            continue
+        what, how = _HELD[one["by"]]
+        captures = f"{one['captures']} {'capture' if one['captures'] == 1 else 'captures'}"
+        stored = (
+            f", {'an unknown size' if in_store is None else size(in_store)} in the store" if one["captures"] else ""
+        )
+        yield f"{size(one['copies_bytes'])}{stored}: {what.format(captures)}; {how}"
 
 
 def du(given: Given) -> int:
@@ -84,6 +113,7 @@ def du(given: Given) -> int:
         warn_lines([f"degraded: {one['kind']} {short(one['id'])}: {item['text']}" for item in one["degraded"]])
     if not names:
         print_lines(["", *(f"{heading:<24}{value}" for heading, value in _whole(found))])
+        print_lines([f"held: {text}" for text in _held(found.held)])
     return 0
 
 
@@ -98,6 +128,7 @@ def _whole(found: DuFacts) -> list[tuple[str, str]]:
             "copies of captures",
             f"{size(found.copies_bytes)}; above {size(found.hot_budget_bytes)}, stored ones are evicted",
         ),
+        ("captures for undo", f"at most {size(found.undo_budget_bytes)}; above, the oldest operations become final"),
         ("processes, terminals", size(found.hot_bytes)),
         ("store of images", f"{size(found.stored_bytes)}{progress(found.storing, '; being stored: ')}"),
         ("names.db", size(found.names_bytes)),

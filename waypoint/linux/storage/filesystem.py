@@ -126,14 +126,18 @@ def apparent_bytes(path: StrPath, user: programs.Identity) -> int:
     return int(words.split(b"\t")[0]) if words else 0
 
 
-def used_by_each(folder: StrPath) -> dict[str, int]:
-    """The disk space of each folder in `folder`, as `used_bytes` measures it alone."""
+def used_by_each(folder: StrPath, apart: StrPath) -> dict[str, int]:
+    """The disk space of each folder in `folder`, by its name, without `apart`, a folder in it that may be missing, and
+    without files that have a hard link there.
+    """
+    wanted = [apart, folder] if os.path.exists(apart) else [folder]  # `du` counts a file where it is found first
     try:
-        words = programs.run("du", "-xl0", "--max-depth=1", "--block-size=1", "--", folder)
+        words = programs.run("du", "-x0", "--max-depth=1", "--block-size=1", "--", *wanted)
     except subprocess.CalledProcessError as err:
         words = err.stdout  # a file was removed meanwhile
     lines = (os.fsdecode(line).partition("\t") for line in words.split(b"\0") if line)
-    return {os.path.basename(path): int(size) for size, _, path in lines if path != os.fspath(folder)}
+    left_out = {os.fspath(folder), os.fspath(apart)}
+    return {os.path.basename(path): int(size) for size, _, path in lines if path not in left_out}
 
 
 def used_bytes(path: StrPath, limit_s: float | None = None) -> int:

@@ -74,6 +74,12 @@ _SETUP = Verb(
             "Read the passphrase from FILE (- for stdin), not from the terminal.",
             "FILE",
         ),
+        Option(
+            ("--undo-budget",),
+            "size",
+            "What captures may take that only undo needs. Default: a tenth of the disk.",
+            "SIZE",
+        ),
         Option(("--unlock",), "flag", "Give the daemon the passphrase that it needs after each start."),
         Option(("--yes",), "flag", "With --remove: do not ask."),
         HOME,
@@ -657,6 +663,12 @@ _GC = Verb(
         Option(
             ("--hot-budget",), "size", "Evict captures that are in the store, while all take more than SIZE.", "SIZE"
         ),
+        Option(
+            ("--undo-budget",),
+            "size",
+            "Make the oldest operations final, while captures that only undo needs take more than SIZE.",
+            "SIZE",
+        ),
         Option(("--dry-run",), "flag", "Remove nothing; list what would be removed, and why others are kept."),
         Option(("--compact",), "flag", "Also make the pool smaller; fails if sessions are running."),
         JSON,
@@ -669,9 +681,15 @@ _GC = Verb(
     kept, too; days without a capture do not count. The parents of a needed capture stay in the log, but without
     their content. Also removes files in the home that belong to no capture and no session.
 
-    Also evicts captures ('waypoint evict'), the least recently used first, while all captures outside of the store take
-    more than a quarter of the disk (see --hot-budget, and hot_budget_bytes in config.json). The daemon does the same by
-    itself after it has stored captures.
+    Captures that only undo needs are stored, which saves what has not changed, and evicted ('waypoint evict'): an undo
+    that needs one takes longer then. If they still take more than a tenth of the disk (see --undo-budget here and of
+    'waypoint setup'), the oldest operations can no longer be undone.
+
+    Also evicts other captures, the least recently used first, while all captures outside of the store take more than a
+    quarter of the disk (see --hot-budget, and hot_budget_bytes in config.json). The daemon does all of this by itself,
+    too, but leaves up to 1 GiB of captures for undo outside of the store.
+
+    Prints what holds the rest of the space, and which command frees it.
 
     The home stores files in a pool, which on most file systems is one large file. The pool becomes smaller only while
     no session is running: by this command, or some seconds after the last session has ended. Until then, sessions can
