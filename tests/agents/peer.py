@@ -3,7 +3,6 @@
 import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
 from typing import Any, Self
 
 from tests.homes import Home
@@ -95,10 +94,3 @@ class Peer:
         error: Json = result["_meta"]["waypoint/error"]
         assert f"code: {error['code']}" in result["content"][0]["text"]
         return error
-
-
-@contextlib.contextmanager
-def left_behind(peer: Peer) -> Iterator[None]:
-    """At the end, the client disappears during its call."""
-    yield
-    peer.leave()

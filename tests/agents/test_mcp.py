@@ -1,8 +1,11 @@
 """The MCP server: tools, resources, nonsense, and clients that cancel or disappear."""
 
+import contextlib
 import http.client
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from tests.agents.peer import Json, Peer
 from tests.collecting import collecting
 from tests.homes import Home
+from tests.places import ROOT
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.agents.mcp import opening
 from waypoint.agents.mcp.server import Service
@@ -166,8 +170,7 @@ def test_try_keeps_the_best(peer: Peer) -> None:
 
 
 def test_nonsense_gets_a_code_and_a_next_step(home: Home, peer: Peer) -> None:
-    (home.path / "secret").write_text("of the machine")
-    peer.call("exec", branch="a", command=f"ln -sf {home.path}/secret /tmp/out; mkdir -p /tmp/d")
+    peer.call("exec", branch="a", command=f"ln -sf {home.path}/config.json /tmp/out; mkdir -p /tmp/d")
     rows: list[tuple[str, Json, str]] = [
         ("exec", {"branch": "nobody", "command": "true"}, "unknown-name"),
         ("exec", {"branch": "a b", "command": "true"}, "usage"),
@@ -226,12 +229,14 @@ def test_http_serves_who_has_the_token_and_ends_what_a_client_leaves(home: Home,
         own = {"Authorization": f"Bearer {file.read_text().strip()}"}
         opening = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 
-        def ask(method: str, params: Json, headers: dict[str, str]) -> http.client.HTTPResponse:
+        @contextlib.contextmanager
+        def ask(method: str, params: Json, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
             body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
             kinds = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-            connection.request("POST", "/mcp", body, {**kinds, **headers})
-            return connection.getresponse()
+            with contextlib.closing(connection):
+                connection.request("POST", "/mcp", body, {**kinds, **headers})
+                yield connection.getresponse()
 
         for status, headers in (
             (401, {}),
@@ -239,14 +244,23 @@ def test_http_serves_who_has_the_token_and_ends_what_a_client_leaves(home: Home,
             (421, {**own, "Host": "example.com"}),
             (403, {**own, "Origin": "http://example.com"}),
         ):
-            assert ask("initialize", opening, headers).status == status
-        first = ask("initialize", opening, own)
-        assert first.status == 200
-        own["Mcp-Session-Id"] = first.headers["Mcp-Session-Id"]
+            with ask("initialize", opening, headers) as refused:
+                assert refused.status == status
+        with ask("initialize", opening, own) as first:
+            assert first.status == 200
+            own["Mcp-Session-Id"] = first.headers["Mcp-Session-Id"]
         arguments = {"branch": "a", "command": "touch /tmp/began; sleep 4000"}
-        call = ask("tools/call", {"name": "exec", "arguments": arguments}, own)
-        wait_for_file(peer, "/tmp/began")
-        call.close()
+        with ask("tools/call", {"name": "exec", "arguments": arguments}, own) as call:
+            assert call.status == 200
+            wait_for_file(peer, "/tmp/began")
         assert peer.call("exec", branch="a", command="rm /tmp/began; pgrep -f 'sleep 4000'")["exit"] == 1
         server.terminate()
         assert server.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+def test_without_the_package_the_error_says_what_to_install(home: Home) -> None:
+    start = "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['mcp'] = None; import waypoint.cli.entry as entry"
+    words = [sys.executable, "-I", "-S", "-c", f"{start}; entry.main(['mcp'])", str(ROOT)]
+    done = subprocess.run(words, env=home.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "pip install 'waypoint-terminal[mcp]'" in done.stderr

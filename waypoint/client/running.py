@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from waypoint.client.command import Command
-from waypoint.client.sdk import readable_fd
 
 Sink = Callable[[memoryview], None]
 # `end` sends these signals, each after so many seconds if the command has not ended by then. A shell text may have
@@ -23,9 +22,7 @@ class Running:
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         """Send the request, as `Command` does. `verb`: `exec` or `run`."""
         self._over = threading.Event()
-        self._ending = threading.Lock()
-        self.is_ended = False
-        """Whether `end` was called."""
+        self._lock = threading.Lock()  # of the pipe
         self._command = Command(home, branch, verb, request)
         self._reader, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._command.wake_fd = self._reader
@@ -34,7 +31,7 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._ending:  # `end` may be using the pipe
+        with self._lock:
             self._over.set()
             os.close(self._reader)
             os.close(self._waker)
@@ -43,24 +40,31 @@ class Running:
         """Follow the command like `Command.wait`, with `content` as its input. Raises TimeoutError if it has not ended
         although `end` has killed it.
         """
+        if content is None:
+            return self._command.wait(on_output, on_errors)
+        from waypoint.client.sdk import readable_fd
+
         with readable_fd(content) as input_fd:
             return self._command.wait(on_output, on_errors, input_fd)
+
+    def signal(self, name: str, grace_s: float | None = None) -> bool:
+        """Send the command a signal; return False if it is over. `grace_s`: then `wait` waits for its end for so many
+        seconds at most.
+        """
+        with self._lock:
+            if self._over.is_set():
+                return False
+            if grace_s is not None:
+                self._command.deadline = time.monotonic() + grace_s
+            self._command.queue_signal(name)
+            os.write(self._waker, b"\0")
+            return True
 
     def end(self) -> None:
         """Interrupt the command as Ctrl-C does; if it does not end, terminate it, and kill it. Returns when it has
         ended, or after its last signal.
         """
-        self.is_ended = True
-        self._command.deadline = time.monotonic() + sum(pause_s for pause_s, _ in ENDING) + GIVE_UP_S
+        left_s = sum(pause_s for pause_s, _ in ENDING) + GIVE_UP_S
         for pause_s, name in ENDING:
-            if self._over.wait(pause_s) or not self._signal(name):
+            if self._over.wait(pause_s) or not self.signal(name, left_s := left_s - pause_s):
                 return
-
-    def _signal(self, name: str) -> bool:
-        """Send a signal; return False if the command is over."""
-        with self._ending:
-            if self._over.is_set():
-                return False
-            self._command.queue_signal(name)
-            os.write(self._waker, b"\0")
-            return True

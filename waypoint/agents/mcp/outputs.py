@@ -12,7 +12,7 @@ from waypoint.model.errors import UnknownName
 
 DEFAULT_BYTES, MOST_BYTES = 16 << 10, 1 << 20  # of output in one result
 KEPT_BYTES = 32 << 20  # of one output
-ALL_KEPT_BYTES = 256 << 20
+ALL_KEPT_BYTES, MOST_KEPT = 256 << 20, 200  # of all outputs
 
 
 class Kept:
@@ -37,7 +37,9 @@ class Kept:
 
 
 class Outputs:
-    """The outputs that cursors point into. When they take more than ALL_KEPT_BYTES, the oldest are dropped."""
+    """The outputs that cursors point into. The oldest are dropped when there are more than MOST_KEPT, or when they take
+    more than ALL_KEPT_BYTES.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
@@ -48,9 +50,12 @@ class Outputs:
         key = secrets.token_hex(8)
         with self._lock:
             self._kept[key] = kept
-            while len(self._kept) > 1 and sum(one.size for one in self._kept.values()) > ALL_KEPT_BYTES:
+            while len(self._kept) > MOST_KEPT or self._size() > max(ALL_KEPT_BYTES, kept.size):
                 self._kept.popitem(last=False)[1].close()
         return f"{key}-{offset}"
+
+    def _size(self) -> int:
+        return sum(one.size for one in self._kept.values())
 
     def page(self, cursor: str, max_bytes: int) -> Page:
         """The output from `cursor` on. Raises UnknownName if the cursor is unknown or its output was dropped."""

@@ -1,5 +1,6 @@
 """MCP over stdin and stdout: one JSON value per line."""
 
+import os
 import signal
 from typing import Any
 
@@ -16,6 +17,7 @@ from waypoint.agents.mcp.wire import Wire
 from waypoint.model import plainjson
 
 LEAVE_S = 3.0  # after a signal, calls have so many seconds to end
+LEFT = 143  # the exit status after a signal whose calls did not end
 
 
 def serve(service: Service, wire: Wire) -> None:
@@ -40,8 +42,10 @@ async def _serve(service: Service, wire: Wire) -> None:
 async def _end_at_signal(service: Service, scope: anyio.CancelScope) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for _ in signals:
-            with anyio.move_on_after(LEAVE_S):
+            with anyio.move_on_after(LEAVE_S) as limit:
                 await service.end_calls()
+            if limit.cancelled_caught:  # a request to the daemon takes long; it goes on without this process
+                os._exit(LEFT)
             scope.cancel()
 
 

@@ -137,10 +137,18 @@ def _schema(kind: object, *, described: bool) -> Schema:
     whole.pop("title", None)
     if described:
         whole.pop("description", None)
-        return whole
+        return {**whole, "properties": {name: _plain(one) for name, one in whole["properties"].items()}}
     kept = _without_texts(whole)
     assert isinstance(kept, dict)
     return kept
+
+
+def _plain(schema: Schema) -> Schema:
+    """The schema of a parameter. One that may be left out is not shown as one that may be null: models send null then,
+    and some clients do not understand `anyOf`.
+    """
+    kinds = [kind for kind in schema.get("anyOf", []) if kind != {"type": "null"}]
+    return kinds[0] if len(kinds) == 1 and schema.get("default", 0) is None else schema
 
 
 def _without_texts(schema: Any, *, names: bool = False) -> Any:  # noqa: ANN401  # JSON

@@ -1,8 +1,6 @@
 """`fork ... -- CMD`: runs the command in all forks at the same time."""
 
-import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from waypoint.cli.fast.exec_json import as_text
@@ -16,8 +14,8 @@ from waypoint.cli.output import (
     wants_colour,
     write_all,
 )
-from waypoint.client.command import Command
 from waypoint.client.quoting import exec_text
+from waypoint.client.running import Running
 from waypoint.model.errors import WaypointError
 
 EXIT_ONE_FAILED = 1
@@ -83,21 +81,16 @@ class Member:
         self.exit = EXIT_FAILED
         self.error: WaypointError | None = None
         self.said = ""  # why waypoint ended the command, or could not run it
-        self._command: Command | None = None
-        self._reader, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._command: Running | None = None
         try:
-            self._command = Command(home, self.branch, "exec", {"text": text, "tty": False, **asker})
-            self._command.wake_fd = self._reader
+            self._command = Running(home, self.branch, "exec", {"text": text, "tty": False, **asker})
         except WaypointError as error:
             self._fail(error)
 
     def signal(self, name: str, grace_s: float | None = None) -> None:
         """Send the command a signal. `grace_s`: `drive` stops waiting for the command after so many seconds."""
         if self._command is not None:
-            if grace_s is not None:
-                self._command.deadline = time.monotonic() + grace_s
-            self._command.queue_signal(name)
-            os.write(self._waker, b"\0")
+            self._command.signal(name, grace_s)
 
     def drive(self, sink: Sink) -> None:
         """Pass the command's output to `sink` until it ends, then set `exit` and `said`."""
