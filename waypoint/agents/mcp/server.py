@@ -175,7 +175,10 @@ async def _report(call: Call, ctx: Context) -> None:
         size, line = call.progress()
         if size > said:
             said = size
-            await ctx.session.report_progress(float(size), message=line or None)
+            try:
+                await ctx.session.report_progress(float(size), message=line or None)
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):  # the client has gone
+                return
 
 
 def _refused(error: WaypointError, home: str) -> CallToolResult:
