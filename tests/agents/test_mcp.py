@@ -169,6 +169,17 @@ def test_try_keeps_the_best(peer: Peer) -> None:
     assert peer.call("read_file", name="best", path="/srv/n")["content"] == "9\n"
 
 
+def test_rewind_lists_points_and_goes_back_to_one(home: Home, peer: Peer) -> None:
+    peer.call("exec", branch="a", command="echo 1 > /srv/r")
+    Sdk(home.path).session("a").point("write 2")
+    peer.call("exec", branch="a", command="echo 2 > /srv/r")
+    assert peer.call("rewind", branch="a")["points"][0]["label"] == "write 2"
+    done = peer.call("rewind", branch="a", number=1)
+    assert (done["points"][0]["label"], done["session"]["branch"]) == ("write 2", "a")
+    assert peer.call("read_file", name="a", path="/srv/r")["content"] == "1\n"
+    assert peer.refused("rewind", branch="a", number=1000)["code"] == "unknown-name"
+
+
 def test_nonsense_gets_a_code_and_a_next_step(home: Home, peer: Peer) -> None:
     peer.call("exec", branch="a", command=f"ln -sf {home.path}/config.json /tmp/out; mkdir -p /tmp/d")
     rows: list[tuple[str, Json, str]] = [

@@ -22,12 +22,6 @@ def search(call: Call, *, text: Annotated[str, Meta(min_length=1, description="W
     raise _lacking("search", "look through `log`")
 
 
-@tool("rewind", "Rewind to an earlier prompt", "changes")
-def rewind(call: Call, *, branch: Branch) -> Nothing:
-    """Go back to the state before an earlier prompt."""
-    raise _lacking("rewind", "use `log` and `restore`")
-
-
 @tool("handoff", "Describe a state for another agent", "reads")
 def handoff(call: Call, *, name: Name) -> Nothing:
     """One document about a state: its capture, last output, processes and notes."""

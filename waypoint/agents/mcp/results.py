@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from waypoint.model.facts import BranchFacts, ChangeFacts, OperationFacts, UndoneFacts
+from waypoint.model.facts import BranchFacts, ChangeFacts, OperationFacts, PointFacts, UndoneFacts
 from waypoint.model.session_facts import ChangeCountFacts, ConditionFacts, ExchangedFacts, ReplacedFacts, SessionFacts
 
 
@@ -189,6 +189,14 @@ class Tried:
     attempts: list[Attempt]
     running: list[str]
     kept: Best | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewound:
+    """`session`: after a rewind to the only point of `points`; missing: they were listed."""
+
+    points: list[PointFacts]
+    session: SessionState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

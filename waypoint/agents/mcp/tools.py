@@ -15,6 +15,7 @@ from waypoint.agents.mcp.results import (
     Forked,
     History,
     Listing,
+    Rewound,
     SessionState,
     Started,
     Undone,
@@ -24,7 +25,7 @@ from waypoint.agents.mcp.results import (
 from waypoint.agents.mcp.toolbox import tool
 from waypoint.agents.mcp.words import Branch, Limit, MaxBytes, Name, New, Offset, Path, Paths
 from waypoint.client.results import StartOptions
-from waypoint.model.errors import UsageProblem
+from waypoint.model.errors import UnknownName, UsageProblem
 from waypoint.model.facts import ApplyFacts, CheckpointFacts, VerifyFacts
 from waypoint.model.session_facts import StopFacts
 
@@ -257,6 +258,32 @@ def restore(
     """
     session = call.client.session(branch)
     return state_of(session.restore(name, only=only, lose_processes=lose_processes, tier=tier))
+
+
+@tool("rewind", "Go back to before a prompt", "changes")
+def rewind(
+    call: Call,
+    *,
+    branch: Branch,
+    number: Annotated[int, Meta(ge=1, description="How many points to go back. Default: only list them.")]
+    | None = None,
+    only: Annotated[Literal["files"], Meta(description="Restore only the files; programs continue.")] | None = None,
+    lose_processes: LoseProcesses = False,
+    limit: Limit = 20,
+) -> Rewound:
+    """List the points of a branch (before each prompt, and checkpoints), the newest first, or go back to one, like
+    `restore`. The conversation of an agent stays; the command 'waypoint rewind' brings it back, too.
+    """
+    session = call.client.session(branch)
+    points = session.points(limit if number is None else number)
+    if number is None:
+        return Rewound(points=points)
+    if len(points) < number:
+        said = f"it has {len(points)} points"
+        raise UnknownName("rewind", f"branch {branch} by {number}", said, "call `rewind` without a number to see them")
+    point = points[number - 1]
+    facts = session.restore(point.capture, only=only, lose_processes=lose_processes)
+    return Rewound(points=[point], session=state_of(facts))
 
 
 @tool("undo", "Undo an operation", "changes")
