@@ -28,6 +28,7 @@ KINDS = {
     **dict.fromkeys(
         (
             "N",
+            "PORT",
             "S",
             "AGE",
             "LOG",
