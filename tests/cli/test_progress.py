@@ -38,3 +38,17 @@ def test_a_slow_request_is_shown_on_a_terminal_only(home: Home, branch: str, on_
         output, errors = piped.communicate(timeout=PATIENCE_S)
     assert b"\x1b" not in shown.before + in_json.before
     assert (piped.returncode, output[:7], errors) == (0, b"piped  ", b"")
+
+
+@pytest.mark.privileged
+def test_an_exec_that_waits_for_the_shell_is_shown(home: Home, branch: str, on_terminal: Spawn) -> None:
+    run = ("run", "-b", branch, "--", "sh", "-c")
+    with home.background("exec", "-b", branch, "--", "mkfifo /srv/busy; read x </srv/busy") as first:
+        home.must(*run, "until [ -p /srv/busy ]; do sleep 0.02; done")
+        second = on_terminal("exec", "-b", branch, "--", "echo out; read x </srv/busy; echo end")
+        second.expect_exact("waiting until an earlier command has ended")
+        home.must(*run, "echo >/srv/busy")
+        second.expect_exact("\r\x1b[Kout\r\n")
+        home.must(*run, "echo >/srv/busy")
+        assert exit_status(second) == first.wait(PATIENCE_S) == 0
+    assert second.before == b"end\r\n"

@@ -12,6 +12,8 @@ from waypoint.model.stages import Stage
 TEXTS = {
     Stage.START_DAEMON: "starting the daemon",
     Stage.WAIT_TURN: "waiting for another request on {}",
+    Stage.WAIT_COMMAND: "waiting until an earlier command has ended",
+    Stage.WAIT_PROMPT: "waiting for the prompt of the shell",
     Stage.HOOK: "running the hook {}",
     Stage.DUMP: "capturing the processes",
     Stage.WRITE_IMAGES: "writing the process images",

@@ -30,8 +30,11 @@ _OUTPUT, _ERRORS, _NOTE, _END = b"oenx"
 class Command:
     """A command in a session. The constructor sends the request; `wait` copies input and output until it ends."""
 
-    def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
-        """Send the request. `verb`: `exec` or `run`. Raises as `open_channel`; Failed if the daemon dies (for an exec:
+    def __init__(
+        self, home: str, branch: str, verb: str, request: dict[str, object], *, shows_waits: bool = False
+    ) -> None:
+        """Send the request. `verb`: `exec` or `run`. `shows_waits`: show a long wait for the shell (`wire.show_waits`).
+        Raises as `open_channel`; Failed if the daemon dies (for an exec:
         if MAX_DEATHS daemons in a row die).
         """
         self._home = home
@@ -41,6 +44,8 @@ class Command:
         self._received = 0  # bytes of output: an exec continues from there after a cut
         self._exec_id = ""
         self._deaths = 0
+        self._shows_waits = shows_waits
+        self._waiting: wire.Wait | None = None  # the wait for the shell that the user sees
         self._input = -1
         self._has_stdin = bool(request.get("stdin"))
         self._stdin_broke = False
@@ -84,12 +89,13 @@ class Command:
                 except wire.Cut as cut:
                     self._resume_after(cut)
         finally:
+            self._show("{}")
             self._channel.close()
 
     def _open(self, request: dict[str, object]) -> wire.Channel:
         while True:
             try:
-                return open_channel(self._home, self._target, request)
+                return open_channel(self._home, self._target, request, stages=self._shows_waits)
             except wire.Cut as cut:
                 self._deaths += 1
                 if "id" not in self._request or self._deaths > MAX_DEATHS:
@@ -104,9 +110,11 @@ class Command:
             poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if queued else 0))
             if self._input >= 0 and queued < MAX_QUEUED_BYTES:
                 poll.register(self._input, select.POLLIN)
-            ready = dict(poll.poll(self._remaining_ms()))
+            ready = dict(poll.poll(self._remaining_ms() if self._waiting is None else 1000 * wire.REDRAW_S))
             if not ready and self._remaining_ms() == 0:
                 raise TimeoutError
+            if self._waiting is not None:
+                self._waiting.show()
             if self.wake_fd in ready:
                 os.read(self.wake_fd, 64)  # the signal handlers have run
             if self._input in ready:
@@ -134,6 +142,8 @@ class Command:
         while (item := self._channel.take()) is not None:
             kind, payload = item
             self._deaths = 0
+            if self._waiting is not None and kind != _NOTE:
+                self._show("{}")
             if kind == _OUTPUT:
                 self._received += len(payload)
                 on_output(payload)
@@ -143,9 +153,21 @@ class Command:
                 facts = _facts(payload)
                 if kind == _END:
                     return facts
+                if isinstance(facts.get("stage"), dict):
+                    self._show(plainjson.encode(facts["stage"]))
                 if isinstance(facts.get("exec"), str):
                     self._exec_id = str(facts["exec"])
         return None
+
+    def _show(self, stage: str) -> None:
+        """Show the stage of the wait for the shell; "{}": end that."""
+        if stage != "{}":
+            self._waiting = self._waiting or wire.Wait()
+            self._waiting.stage = stage
+            self._waiting.show()
+        elif self._waiting is not None:
+            self._waiting.end()
+            self._waiting = None
 
     def _resume_after(self, cut: wire.Cut) -> None:
         """Resume the stream with the next daemon, which has kept the output. Raises Failed if this is impossible."""

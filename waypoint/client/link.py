@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 START_ATTEMPTS = 3
 
 
-def open_channel(home: str, target: str, body: object) -> wire.Channel:
-    """Request a stream, without reading the answer.
+def open_channel(home: str, target: str, body: object, *, stages: bool = False) -> wire.Channel:
+    """Request a stream, without reading the answer. `stages`: as for `wire.Channel`.
 
     Raises HostLacks if no daemon is running and none can be started, or if this user may not use it; wire.Cut.
     """
-    return reach(home, lambda path: wire.Channel(path, target, body))
+    return reach(home, lambda path: wire.Channel(path, target, body, stages=stages))
 
 
 def ask(home: str, method: str, target: str, body: object = None, *, may_repeat: bool = True) -> object:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BRANCH_HEADER = "Waypoint-Branch"
 STAGES_HEADER = "Waypoint-Stages"  # of a request: the client wants to know the stages of the work
 _STAGE_HEADER = "waypoint-stage"  # of an interim answer (102): the stage, in JSON
-PATIENCE_S, _REDRAW_S = 0.5, 0.1  # a wait is shown after PATIENCE_S, and drawn again after each _REDRAW_S
+PATIENCE_S, REDRAW_S = 0.5, 0.1  # a wait is shown after PATIENCE_S, and drawn again after each REDRAW_S
 MAX_PAYLOAD_BYTES = 1 << 20  # the maximum payload of one frame, in both directions
 MAX_HEAD_BYTES = 1 << 16
 MAX_CHUNK_LINE_BYTES = 256
@@ -84,9 +84,8 @@ class Wait:
         while True:
             now = time.monotonic()
             if _shows and now >= self._due:
-                self._shown = self._shown or _shows[0]()
-                self._shown.draw(self.stage)
-                self._due = now + _REDRAW_S
+                self.show()
+                self._due = now + REDRAW_S
             ends = [one for one in (self._due if _shows else None, deadline) if one is not None]
             if poll.poll(max(0.0, min(ends) - now) * 1000 + 1):
                 return True
@@ -100,9 +99,16 @@ class Wait:
             del data[: head.size]
         return head
 
+    def show(self) -> None:
+        """Show this wait now, or draw it again."""
+        if _shows:
+            self._shown = self._shown or _shows[0]()
+            self._shown.draw(self.stage)
+
     def end(self) -> None:
         if self._shown is not None:
             self._shown.erase()
+            self._shown = None
 
 
 class Cut(ConnectionError):
@@ -146,8 +152,11 @@ def parse_head(data: "bytes | bytearray") -> Head | None:
     return Head(int(code), headers, end + len(_HEAD_END))
 
 
-def send_request(path: str, method: str, target: str, body: object = None, *, upgrade: bool = False) -> _socket.socket:
-    """Connect to the socket at `path` and send one request, without reading the answer.
+def send_request(
+    path: str, method: str, target: str, body: object = None, *, upgrade: bool = False, stages: bool = True
+) -> _socket.socket:
+    """Connect to the socket at `path` and send one request, without reading the answer. `stages`: the caller can read
+    stages in it.
 
     Raises OSError from connect (FileNotFoundError, ConnectionRefusedError, PermissionError).
     """
@@ -156,7 +165,7 @@ def send_request(path: str, method: str, target: str, body: object = None, *, up
     kind = "Content-Type: application/json\r\n" if content else ""
     branch = working_branch()
     kind += f"{BRANCH_HEADER}: {branch}\r\n" if branch else ""
-    kind += f"{STAGES_HEADER}: 1\r\n" if _shows and not upgrade else ""
+    kind += f"{STAGES_HEADER}: 1\r\n" if _shows and stages else ""
     head = (
         f"{method} {target} HTTP/1.1\r\nHost: waypoint\r\nConnection: {connection}\r\n"
         f"{kind}Content-Length: {len(content)}\r\n\r\n"
@@ -403,8 +412,9 @@ class Channel:
 
     __slots__ = ("_buffer", "_end", "_kind", "_left", "_start", "_view", "is_open", "out", "sock")
 
-    def __init__(self, path: str, target: str, body: object) -> None:
-        self.sock = send_request(path, "POST", target, body, upgrade=True)
+    def __init__(self, path: str, target: str, body: object, *, stages: bool = False) -> None:
+        """`stages`: the caller shows the stages in `n` frames."""
+        self.sock = send_request(path, "POST", target, body, upgrade=True, stages=stages)
         self.is_open = False
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)

@@ -6,6 +6,8 @@ from enum import StrEnum
 class Stage(StrEnum):
     START_DAEMON = "start-daemon"  # known to the client alone
     WAIT_TURN = "wait-turn"
+    WAIT_COMMAND = "wait-command"
+    WAIT_PROMPT = "wait-prompt"
     HOOK = "hook"
     DUMP = "dump"
     WRITE_IMAGES = "write-images"

@@ -45,7 +45,7 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
 
             end = run_on_terminal(home, branch, verb, request)
         else:
-            end = _run_plainly(Command(home, branch, verb, request), verb, has_input=has_input)
+            end = _run_plainly(Command(home, branch, verb, request, shows_waits=True), verb, has_input=has_input)
     except WaypointError as error:
         print_error(str(error))
         return EXIT_FAILED

@@ -64,6 +64,7 @@ class Conversation:
         self.share = share
         self._is_counted = False  # whether the user's share counts the present request as being served
         self._messages = Messages(connection, limits, share.turn)
+        self._tells = False  # whether the client wants to know the stages of its request
         self.streaming = False  # whether the answer is endless: a stream (after a 101) or an endless download
 
     async def serve(self) -> None:
@@ -109,7 +110,8 @@ class Conversation:
         except UsageProblem as problem:
             await self._messages.refuse(status_of(problem), problem)
         else:
-            with told(self._messages.tell if wants_stages(request) else None):
+            self._tells = wants_stages(request)
+            with told(self._messages.tell if self._tells and not wants_stream(request) else None):
                 await self._serve_call(target, body, branch)
             return self._messages.next()
         return False
@@ -164,7 +166,8 @@ class Conversation:
         self.streaming = True
         self._count_no_more()
         try:
-            end = await stream(inlet, outlet)
+            with told(functools.partial(_note_stage, outlet) if self._tells else None, at_first=True):
+                end = await stream(inlet, outlet)
         except asyncio.CancelledError as cancelled:
             end = _error_end(_why_cancelled(cancelled, target.on))
         except Exception as error:
@@ -176,6 +179,11 @@ class Conversation:
             end = _error_end(UsageProblem("read a frame of", target.on, inlet.complaint, next_step))
         async with asyncio.timeout(self._limits.answer_s):
             await outlet.end(end)
+
+
+async def _note_stage(outlet: StreamOutlet, stage: bytes) -> bool:
+    await outlet.note({"stage": msgspec.Raw(stage)})
+    return True
 
 
 class Whole(NamedTuple):

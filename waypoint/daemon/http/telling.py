@@ -9,6 +9,7 @@ from waypoint.linux.tasks.stages import OpenStage, Stages
 from waypoint.model import plainjson
 
 BEGIN_S, AGAIN_S = 0.4, 0.1
+NONE = b"{}"  # no stage
 _MOST_SUBJECT = 200
 
 Tell = Callable[[bytes], Awaitable[bool]]
@@ -16,9 +17,10 @@ Tell = Callable[[bytes], Awaitable[bool]]
 
 
 @contextlib.contextmanager
-def told(tell: Tell | None) -> Iterator[None]:
+def told(tell: Tell | None, *, at_first: bool = False) -> Iterator[None]:
     """If the `with` block takes longer than BEGIN_S, await `tell` with the stage of its work, in JSON, at each change.
-    None: do nothing. If `tell` raises ConnectionError or TimeoutError, nothing more is told.
+    None: do nothing. `at_first`: only until it is in no stage. If `tell` raises ConnectionError or TimeoutError,
+    nothing more is told.
     """
     if tell is None:
         yield
@@ -26,7 +28,11 @@ def told(tell: Tell | None) -> Iterator[None]:
     found = Stages()
     loop = asyncio.get_running_loop()
     begun: list[asyncio.Task[None]] = []
-    timer = loop.call_later(BEGIN_S, lambda: begun.append(loop.create_task(_tell_always(found, tell))))
+
+    def begin() -> None:
+        begun.append(loop.create_task(_tell_always(found, tell, at_first=at_first)))
+
+    timer = loop.call_later(BEGIN_S, begin)
     try:
         with stages.noted(found):
             yield
@@ -36,20 +42,22 @@ def told(tell: Tell | None) -> Iterator[None]:
             task.cancel()
 
 
-async def _tell_always(found: Stages, tell: Tell) -> None:
-    before = b""
+async def _tell_always(found: Stages, tell: Tell, *, at_first: bool) -> None:
+    before = NONE
     with contextlib.suppress(ConnectionError, TimeoutError):  # the answer itself will meet this, too
         while True:
             now = as_json(found.current())
             if now != before and not await tell(now):
+                return
+            if now == NONE and at_first:
                 return
             before = now
             await asyncio.sleep(AGAIN_S)
 
 
 def as_json(one: OpenStage | None) -> bytes:
-    """A stage as docs/protocol.md describes it, in ASCII; b"{}" for none."""
+    """A stage as docs/protocol.md describes it, in ASCII."""
     if one is None:
-        return b"{}"
+        return NONE
     facts = {"code": str(one.code), "subject": one.subject[:_MOST_SUBJECT]}
     return plainjson.encode({**facts, "done": one.done, "total": one.total, "unit": one.unit}).encode()

@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import facts_of
 from waypoint.model.ids import random_hex
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.requests import ExecRequest
+from waypoint.model.stages import Stage
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.terminal.exec.client import ClientGone, ExecClient
 from waypoint.terminal.exec.command_record import End, ExecRecord, Phase, StateFile
@@ -180,10 +182,12 @@ class CommandLine:
         if "\0" in text:
             return End(2, "waypoint", said="a command line cannot contain a NUL character", code="usage")
         if not in_turn:
-            await client.wait_for(self._take_turn(request))
+            with stage(Stage.WAIT_COMMAND):
+                await client.wait_for(self._take_turn(request))
         done = _nothing if in_turn else self._turn.release
         try:
-            lost = await client.wait_for(self._wait_prompt(request))
+            with stage(Stage.WAIT_PROMPT):
+                lost = await client.wait_for(self._wait_prompt(request))
             run = await self._prepare(request, text, client, again=again)
             run.doubt(self._current, lost)
         except BaseException:
