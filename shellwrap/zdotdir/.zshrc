@@ -25,6 +25,25 @@ if [[ ${WAYPOINT_AGAIN-} == <->:<->:* ]]; then # pid, __wp_seq, __wp_hs, __wp_ol
   }
 fi
 
+# Enable the builtins that the hooks use, as in bash. A function `builtin` is removed.
+__wp_able() {
+  (( ! ${+functions[builtin]} )) || \unfunction builtin
+  \enable bindkey builtin emulate eval exec fc print printf read return set setopt trap typeset ulimit umask unalias unset zle || (( 1 ))
+} 2>/dev/null
+
+# Bind the key.
+__wp_bind() {
+  builtin emulate -L zsh
+  local __wp_each
+  builtin zle -N __wp_arm
+  for __wp_each in emacs viins vicmd isearch; do builtin bindkey -M $__wp_each '\e[7717~' __wp_arm; done
+} 2>/dev/null
+
+# `read` of a whole line, with the user's IFS where that is readonly.
+__wp_read() {
+  if [[ ${(t)IFS} == *readonly* ]]; then builtin read "$@"; else IFS= builtin read "$@"; fi
+}
+
 __wp_file() {
   typeset -g __wp_p=/dev/shm/.waypoint-$1
   [[ ! -e $__wp_d/$1 && -f $__wp_p && -O $__wp_p && ! -L $__wp_p ]] || __wp_p=$__wp_d/$1
@@ -32,11 +51,11 @@ __wp_file() {
 }
 
 __wp_get() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn
   typeset -g __wp_got=
-  __wp_file "$1" || return 1
-  IFS= builtin read -r -u 0 -k 300 __wp_got <"$__wp_p"
+  __wp_file "$1" || builtin return 1
+  __wp_read -r -u 0 -k 300 __wp_got <"$__wp_p"
   __wp_got=${__wp_got%%[$'\n\0']*}
   [[ -n $__wp_got ]]
 } 2>/dev/null
@@ -49,8 +68,8 @@ __wp_plain_file() {
 }
 
 __wp_empty() {
-  local f
-  for f in "$__wp_d"/last.{0,1}; do [[ ! -f $f || -L $f ]] || : >|"$f"; done
+  local __wp_each
+  for __wp_each in "$__wp_d"/last.{0,1}; do [[ ! -f $__wp_each || -L $__wp_each ]] || builtin : >|"$__wp_each"; done
 } 2>/dev/null
 
 __wp_say() {
@@ -58,67 +77,69 @@ __wp_say() {
 }
 
 __wp_wait() {
-  emulate -L zsh
-  local l=
-  until [[ $l == "$1 $__wp_k" ]]; do
-    [[ -p $__wp_d/go ]] || return 0
-    IFS= builtin read -r l <"$__wp_d/go" || l=
-    if [[ $l == "E+ $__wp_k" && $1 == E ]]; then
+  builtin emulate -L zsh
+  local __wp_go=
+  local -i __wp_tries=0
+  until [[ $__wp_go == "$1 $__wp_k" ]]; do
+    [[ -p $__wp_d/go ]] && (( ++__wp_tries < 100 )) || builtin return 0
+    __wp_read -r __wp_go <"$__wp_d/go" || __wp_go=
+    if [[ $__wp_go == "E+ $__wp_k" && $1 == E ]]; then
       ( : )
-      return 0
+      builtin return 0
     fi
   done
 }
 
 __wp_quiet() {
-  emulate -L zsh
-  local v w
+  builtin emulate -L zsh
+  local __wp_v __wp_w
   __wp_old=()
-  for v in PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT; do
-    case ${(tP)v} in
-    '') __wp_old+=("$v=-") ;;
-    scalar) __wp_old+=("$v==${(P)v}") ;;
-    scalar-export) __wp_old+=("$v=x=${(P)v}") ;;
-    *) continue ;;
+  for __wp_v in PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT; do
+    case ${(tP)__wp_v} in
+    '') __wp_old+=("$__wp_v=-") ;;
+    scalar) __wp_old+=("$__wp_v==${(P)__wp_v}") ;;
+    scalar-export) __wp_old+=("$__wp_v=x=${(P)__wp_v}") ;;
+    *) builtin continue ;;
     esac
-    if [[ $v == GIT_TERMINAL_PROMPT ]]; then w=0; else w=cat; fi
-    typeset -gx "$v=$w"
+    if [[ $__wp_v == GIT_TERMINAL_PROMPT ]]; then __wp_w=0; else __wp_w=cat; fi
+    typeset -gx "$__wp_v=$__wp_w"
   done
 }
 
 __wp_loud() {
-  emulate -L zsh
-  local o v w
-  for o in "${(@)__wp_old}"; do
-    v=${o%%=*} o=${o#*=}
-    if [[ $v == GIT_TERMINAL_PROMPT ]]; then w=0; else w=cat; fi
-    [[ ${(tP)v} == scalar-export && ${(P)v} == "$w" ]] || continue
-    case $o in
-    -) unset "$v" ;;
-    x=*) typeset -gx "$v=${o#x=}" ;;
-    *) typeset -g +x "$v=${o#=}" ;;
+  builtin emulate -L zsh
+  local __wp_o __wp_v __wp_w
+  for __wp_o in "${(@)__wp_old}"; do
+    __wp_v=${__wp_o%%=*} __wp_o=${__wp_o#*=}
+    if [[ $__wp_v == GIT_TERMINAL_PROMPT ]]; then __wp_w=0; else __wp_w=cat; fi
+    [[ ${(tP)__wp_v} == scalar-export && ${(P)__wp_v} == "$__wp_w" ]] || builtin continue
+    case $__wp_o in
+    -) builtin unset "$__wp_v" ;;
+    x=*) typeset -gx "$__wp_v=${__wp_o#x=}" ;;
+    *) typeset -g +x "$__wp_v=${__wp_o#=}" ;;
     esac
   done
   __wp_old=()
 }
 
 __wp_fin() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn
-  (( ! ZSH_SUBSHELL )) || return 0 # if a job of the line is stopped, zsh runs the rest of the line in a fork of itself
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn
+  (( ! ZSH_SUBSHELL )) || builtin return 0 # if a job of the line is stopped, zsh runs the rest of the line in a fork of itself
   __wp_unalias
   [[ $__wp_op == tty ]] || __wp_loud
+  [[ $__wp_c != *(bindkey|zle)* ]] || __wp_bind
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
   __wp_done=$__wp_n __wp_n= __wp_c=
 }
 
 __wp_replaces() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn
-  local p='(^|[;&{[:space:]])exec([[:space:]]+-[cl]+|[[:space:]]+-a[[:space:]]+[^][:space:];&|<>()]+)*[[:space:]]+"?(\$\{?SHELL\}?|\$\((which|command -v) [a-z]*sh\)|[^][:space:];&|<>()"$]*sh)"?([[:space:]]+-[-a-z]+)*[;}[:space:]]*$'
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn
+  local __wp_pat='(^|[;&{[:space:]])exec([[:space:]]+-[cl]+|[[:space:]]+-a[[:space:]]+[^][:space:];&|<>()]+)*[[:space:]]+"?(\$\{?SHELL\}?|\$\((which|command -v) [a-z]*sh\)|[^][:space:];&|<>()"$]*sh)"?([[:space:]]+-[-a-z]+)*[;}[:space:]]*$'
   typeset -g __wp_ea=
-  [[ $__wp_op != in && $__wp_c == *exec* && $__wp_c =~ $p ]] && (( ! ${+aliases[exec]} )) || return 0
+  [[ $__wp_op != in && $__wp_c == *exec* && $__wp_c =~ $__wp_pat ]] && (( ! ${+aliases[exec]} )) || builtin return 0
   __wp_ea=1
   aliases[exec]='WAYPOINT_RUN=$__wp_d WAYPOINT_AGAIN="$$:$__wp_seq:$__wp_hs:${(j: :)${(@qq)__wp_old}}" PROMPT_COMMAND="[[ \$\$ != $$ ]] || . ${__wp_rc:h}/hooks.bash" WAYPOINT_ZDOTDIR=${ZDOTDIR-} ZDOTDIR=$__wp_rc exec <>"$(__wp_replaced)"'
 }
@@ -127,7 +148,7 @@ __wp_unalias() {
   __wp_ea=
 }
 __wp_replaced() {
-  [[ $ZSH_SUBSHELL == 1 ]] || { builtin echo /dev/stdin; return 0 }
+  [[ $ZSH_SUBSHELL == 1 ]] || { builtin print -r -- /dev/stdin; builtin return 0 }
   __wp_say "X;$__wp_n;$__wp_k"
   __wp_wait X
   builtin print -rn -- "${__wp_tty:-/dev/tty}"
@@ -139,13 +160,13 @@ __wp_left() {
   local __wp_was=$?
   local -a __wp_options
   __wp_options=("${(@kv)options[@]}" errexit off)
-  emulate -L zsh
-  setopt noerrexit noerrreturn noxtrace
-  [[ -n $__wp_n && ! $__wp_c =~ '^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:];]*$' ]] && (( ! ZSH_SUBSHELL )) || return 0
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn noxtrace
+  [[ -n $__wp_n && ! $__wp_c =~ '^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:];]*$' ]] && (( ! ZSH_SUBSHELL )) || builtin return 0
   __wp_unalias
   [[ $__wp_op == tty ]] || __wp_loud
   __wp_next
-  [[ -n $__wp_l ]] || return 0
+  [[ -n $__wp_l ]] || builtin return 0
   __wp_c= # which is no part of the state
   builtin trap - ZERR DEBUG
   builtin unset -f TRAPERR TRAPZERR TRAPDEBUG
@@ -160,56 +181,57 @@ __wp_left() {
 } 2>/dev/null
 
 __wp_branch() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn
-  local b __wp_got __wp_p
-  __wp_get branch || return 0
-  b=$__wp_got
-  [[ $b != "$__wp_b" ]] || return 0
-  if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" && ${(t)WAYPOINT_BRANCH} != *readonly* ]]; then typeset -gx WAYPOINT_BRANCH=$b; fi
-  __wp_b=$b
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn
+  local __wp_name __wp_got __wp_p
+  __wp_get branch || builtin return 0
+  __wp_name=$__wp_got
+  [[ $__wp_name != "$__wp_b" ]] || builtin return 0
+  if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" && ${(t)WAYPOINT_BRANCH} != *readonly* ]]; then typeset -gx WAYPOINT_BRANCH=$__wp_name; fi
+  __wp_b=$__wp_name
 }
 
 __wp_show() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn
   __wp_plain
   if [[ ${WAYPOINT_PROMPT-} != off && $1 == on && -n $PS1 && -n $__wp_b && ${(t)PS1} != *readonly* ]]; then PS1="%{%}[$__wp_b] %{%}$PS1"; fi
 }
 
 __wp_plain() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn extendedglob
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn extendedglob
   local -a match mbegin mend
   if [[ $PS1 == (#b)(*)%\{%\}\[[^]]#\]\ %\{%\}(*) && ${(t)PS1} != *readonly* ]]; then PS1=$match[1]$match[2]; fi
 }
 
 # Wrap the user's DEBUG trap, so that it does not run for commands of the hooks, as in bash.
 __wp_calm() {
-  setopt localoptions nolocaltraps noerrexit noerrreturn noxtrace
+  builtin setopt localoptions nolocaltraps noerrexit noerrreturn noxtrace
   local __wp_t=
   local -a __wp_w
   local -i __wp_j
   if (( ${+functions[TRAPDEBUG]} )); then
     __wp_t=$functions[TRAPDEBUG]
     [[ $__wp_t == *'case ${funcstack[2]-}:'* ]] || functions[TRAPDEBUG]='case ${funcstack[2]-}:$ZSH_DEBUG_CMD in (__wp*|*:*__wp*) ;; (*) '$__wp_t$'\n;; esac'
-    return 0
+    builtin return 0
   fi
-  [[ -f $__wp_l && ! -L $__wp_l ]] && __wp_may_write && { builtin trap && builtin print -rN -- '' } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap)
+  [[ -f $__wp_l && ! -L $__wp_l ]] && __wp_may_write && { builtin trap && builtin print -rN -- '' } 1<>"$__wp_l" && __wp_read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap)
   __wp_w=("${(z)__wp_t}") __wp_j=${__wp_w[(I)DEBUG]}
-  (( __wp_j > 3 )) && [[ $__wp_w[__wp_j-3] == trap ]] || return 0
+  (( __wp_j > 3 )) && [[ $__wp_w[__wp_j-3] == trap ]] || builtin return 0
   __wp_t=${(Q)__wp_w[__wp_j-1]}
   [[ -z $__wp_t || $__wp_t == 'case ${funcstack[1]-}:'* ]] || builtin trap -- 'case ${funcstack[1]-}:$ZSH_DEBUG_CMD in (__wp*|*:*__wp*) ;; (*) '$__wp_t$'\n;; esac' DEBUG
 } >/dev/null 2>&1
 
 __wp_pc() {
   local __wp_was=$? __wp_x=${options[xtrace]} __wp_p=${options[promptpercent]} # xtrace is for the request `state`: it is always off in a widget
+  __wp_able
   local -a __wp_options
   __wp_options=("${(@kv)options[@]}")
   __wp_next
   __wp_calm
-  emulate -L zsh
-  setopt noerrexit noerrreturn noxtrace
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn noxtrace
   __wp_xt=$__wp_x __wp_r=$__wp_was
   [[ -z $__wp_n ]] || __wp_fin $__wp_was PC
   __wp_hook
@@ -220,7 +242,7 @@ __wp_pc() {
   if ! { (( ${+builtins[sched]} )) && builtin sched +00:00 '__wp_keep "$0" "$@"&&:' } 2>/dev/null; then __wp_keep; fi
   __wp_show $__wp_p
   if [[ -o zle ]]; then __wp_say "P;$$;$__wp_s;zsh"; else __wp_say "P;$$;$__wp_s;none"; fi
-  return $__wp_was
+  builtin return $__wp_was
 }
 
 __wp_next() {
@@ -230,8 +252,8 @@ __wp_next() {
 
 # Write the shell's state at this prompt, as in bash. "$@": $0 and the positional parameters, if they are known.
 __wp_keep() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn noxtrace
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn noxtrace
   local __wp_was=$__wp_r
   local -i __wp_t0=${(%):-%D{%s%3.}} __wp_t1
   __wp_args=("$@") __wp_lost=lost
@@ -250,50 +272,50 @@ __wp_keep() {
     __wp_empty
   fi
   __wp_tell
-  return $__wp_was
+  builtin return $__wp_was
 }
 
 __wp_tell() {
-  [[ $__wp_lost != $__wp_told ]] || return 0
+  [[ $__wp_lost != $__wp_told ]] || builtin return 0
   __wp_told=$__wp_lost
   __wp_say "L;$__wp_s;$__wp_told"
   [[ -z $__wp_told ]] || builtin printf "waypoint: this shell's variables and functions cannot be written (full disk, ulimit -f): they may end with it\r\n" >"${__wp_tty:-/dev/tty}"
 }
 
 __wp_may_write() {
-  emulate -L zsh
+  builtin emulate -L zsh
   setopt extendedglob
   local __wp_limits=$(</proc/self/limits)
   [[ $__wp_limits != *$'\nMax file size '* || $__wp_limits == *$'\nMax file size'\ #(unlimited|[0-9](#c9,))\ * ]]
 }
 
 __wp_remember() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn noxtrace extendedhistory
-  [[ $HISTCMD != $__wp_hn && $#HISTCMD -le 5 ]] || return 0
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn noxtrace extendedhistory
+  [[ $HISTCMD != $__wp_hn && $#HISTCMD -le 5 ]] || builtin return 0
   local SAVEHIST=$HISTSIZE
   __wp_hn=$HISTCMD
   if [[ $__wp_hs == hist.0 ]]; then __wp_hs=hist.1; else __wp_hs=hist.0; fi
   __wp_plain_file "$__wp_d/$__wp_hs" && builtin fc -W "$__wp_d/$__wp_hs" 2>/dev/null || __wp_hs=
-  return 0
+  builtin return 0
 }
 
 # Keep the line that evaluates a command out of the history.
 __wp_ah() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn noxtrace
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn noxtrace
   [[ $1 != ' { { '*'__wp&&:;}'* ]]
 }
 
 __wp_hook() {
-  emulate -L zsh
+  builtin emulate -L zsh
   (( ${precmd_functions[(I)__wp_pc]} )) || precmd_functions+=(__wp_pc)
   (( ${zshexit_functions[(I)__wp_left]} )) || zshexit_functions+=(__wp_left)
   (( ${zshaddhistory_functions[(I)__wp_ah]} )) || zshaddhistory_functions+=(__wp_ah)
 }
 
 __wp() {
-  local r=$?
+  local __wp_was=$?
   __wp_branch
   __wp_plain
   if [[ -o xtrace ]]; then builtin set +x; __wp_c="set -x; $__wp_c"; fi
@@ -301,25 +323,26 @@ __wp() {
   __wp_replaces
   __wp_say "S;$__wp_n;$__wp_k"
   __wp_wait S
-  return $r
+  builtin return $__wp_was
 }
 
 __wp_z() {
-  local r=$?
+  local __wp_was=$?
+  __wp_able
   __wp_calm
-  __wp_fin $r Z
-  return $r
+  __wp_fin $__wp_was Z
+  builtin return $__wp_was
 }
 
 __wp_check() {
-  unset 'functions[__wp_chk]'
+  builtin unset 'functions[__wp_chk]'
   { functions[__wp_chk]=$__wp_c } 2>/dev/null
   if (( ! ${+functions[__wp_chk]} )); then
     typeset -g __wp_m="$( { functions[__wp_chk]=$__wp_c } 2>&1 )"
     __wp_m=${${__wp_m%%$'\n'*}/#__wp_check:/zsh:} # the syntax error; a second line would tell that the function cannot be made
     __wp_c='builtin print -r -- "$__wp_m"; (exit 2)'
   fi
-  unset 'functions[__wp_chk]'
+  builtin unset 'functions[__wp_chk]'
 }
 
 # Write one record. If the name or the text has a NUL, both are escaped, and the kind is a capital letter.
@@ -338,56 +361,57 @@ __wp_state() {
   local -a __wp_fs __wp_rec=(builtin print -rN --)
   setopt printeightbit
   {
-    builtin print -rN -- s "$1" zsh "$__wp_r" o '' '' "$2" || return 1
-    for __wp_v in "${(@)__wp_args}"; do __wp_record g '' '' "$__wp_v" || return 1; done
-    builtin print -rN -- h '' '' "$__wp_hs" || return 1
-    for __wp_v in "$PWD" "${(@)dirstack}"; do builtin print -rN -- d '' '' "${__wp_v%%$'\0'*}" || return 1; done
-    builtin print -rN -- m '' '' && builtin umask && builtin print -rN -- '' l '' '' && builtin ulimit -Sa && builtin print -rN -- '' || return 1
-    builtin print -rN -- v '' '' && builtin typeset -p && builtin print -rN -- '' p '' '' $#parameters "${(@kv)parameters}" || return 1
+    builtin print -rN -- s "$1" zsh "$__wp_r" o '' '' "$2" || builtin return 1
+    for __wp_v in "${(@)__wp_args}"; do __wp_record g '' '' "$__wp_v" || builtin return 1; done
+    builtin print -rN -- h '' '' "$__wp_hs" || builtin return 1
+    for __wp_v in "$PWD" "${(@)dirstack}"; do builtin print -rN -- d '' '' "${__wp_v%%$'\0'*}" || builtin return 1; done
+    builtin print -rN -- m '' '' && builtin umask && builtin print -rN -- '' l '' '' && builtin ulimit -Sa && builtin print -rN -- '' || builtin return 1
+    builtin print -rN -- v '' '' && builtin typeset -p && builtin print -rN -- '' p '' '' $#parameters "${(@kv)parameters}" || builtin return 1
     __wp_fs=("${(@kv)functions}")
     if [[ -n ${(M)__wp_fs:#*$'\0'*} ]]; then
-      builtin print -rN -- F '' '' $#functions "${(@)${(@)__wp_fs//\\/\\\\}//$'\0'/\\0}" || return 1
+      builtin print -rN -- F '' '' $#functions "${(@)${(@)__wp_fs//\\/\\\\}//$'\0'/\\0}" || builtin return 1
     else
-      builtin print -rN -- f '' '' $#functions "${(@)__wp_fs}" || return 1
+      builtin print -rN -- f '' '' $#functions "${(@)__wp_fs}" || builtin return 1
     fi
     __wp_fs=("${(@kv)aliases}" "${(@kv)galiases}" "${(@kv)saliases}")
     [[ -z ${(M)__wp_fs:#*$'\0'*} ]] || __wp_rec=(__wp_record)
-    for __wp_v __wp_t in "${(@kv)aliases}"; do $__wp_rec a "$__wp_v" '' "$__wp_t" || return 1; done
-    for __wp_v __wp_t in "${(@kv)galiases}"; do $__wp_rec a "$__wp_v" -g "$__wp_t" || return 1; done
-    for __wp_v __wp_t in "${(@kv)saliases}"; do $__wp_rec a "$__wp_v" -s "$__wp_t" || return 1; done
+    for __wp_v __wp_t in "${(@kv)aliases}"; do $__wp_rec a "$__wp_v" '' "$__wp_t" || builtin return 1; done
+    for __wp_v __wp_t in "${(@kv)galiases}"; do $__wp_rec a "$__wp_v" -g "$__wp_t" || builtin return 1; done
+    for __wp_v __wp_t in "${(@kv)saliases}"; do $__wp_rec a "$__wp_v" -s "$__wp_t" || builtin return 1; done
     builtin print -rN -- t '' '' && builtin trap && builtin print -rN -- ''
   }
 }
 
 __wp_arm() {
   local __wp_was=$?
+  __wp_able
   local -a __wp_options
   __wp_options=("${(@kv)options[@]}") # the user's options, before `emulate` changes them
-  emulate -L zsh
-  setopt noerrexit noerrreturn noxtrace
+  builtin emulate -L zsh
+  builtin setopt noerrexit noerrreturn noxtrace
   {
     local __wp_word __wp_id __wp_nonce __wp_got
-    __wp_get req || return 0
+    __wp_get req || builtin return 0
     __wp_word=${__wp_got%% *} __wp_nonce=${__wp_got##* } __wp_id=${${__wp_got#* }%% *}
     __wp_branch
     case $__wp_word in
     exec|in|tty)
-      [[ $__wp_id != "$__wp_done" ]] || return 0 # a repeated request whose command has run
-      if [[ $CONTEXT != start ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=2"; return 0; fi
+      [[ $__wp_id != "$__wp_done" ]] || builtin return 0 # a repeated request whose command has run
+      if [[ $CONTEXT != start ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=2"; builtin return 0; fi
       __wp_hook
       __wp_op=$__wp_word __wp_n=$__wp_id __wp_k=$__wp_nonce
       __wp_c=
-      ! __wp_file "cmd.$__wp_id" || IFS= builtin read -r -d '' __wp_c <"$__wp_p" || :
+      ! __wp_file "cmd.$__wp_id" || __wp_read -r -d '' __wp_c <"$__wp_p" || :
       __wp_check
       __wp_say "A;$__wp_id;$__wp_nonce;$#BUFFER"
-      zle .push-line
+      builtin zle .push-line
       if [[ $__wp_word == tty ]]; then
         BUFFER=' { { __wp&&:;} 2>/dev/null;{ \builtin eval " $__wp_c";};} always { { __wp_z;} 2>/dev/null;}'
       else
         if [[ $__wp_word == in ]]; then __wp_i=$__wp_d/in.$__wp_id; else __wp_i=/dev/null; fi
         BUFFER=' { { { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";} <"$__wp_i";} always { { __wp_z;} 2>/dev/null;}'
       fi
-      zle .accept-line
+      builtin zle .accept-line
       ;;
     stat)
       local __wp_at=2
@@ -395,27 +419,23 @@ __wp_arm() {
       __wp_say "T;$__wp_id;$__wp_nonce;$__wp_was;$__wp_at;$__wp_n"
       ;;
     state)
-      [[ $__wp_id != "$__wp_stated" ]] || return 0 # served once, as in bash
+      [[ $__wp_id != "$__wp_stated" ]] || builtin return 0 # served once, as in bash
       __wp_stated=$__wp_id
-      if [[ $CONTEXT != (start|cont) ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; return 0; fi
+      if [[ $CONTEXT != (start|cont) ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; builtin return 0; fi
       local __wp_f=$__wp_d/state.$__wp_id
       __wp_r=$__wp_was
       ! __wp_may_write || __wp_remember
       if [[ -f $__wp_f ]] && __wp_may_write && { __wp_state '' "${(j: :)__wp_options} xtrace $__wp_xt" && builtin print -rN -- e '' '' '' } >|"$__wp_f"; then __wp_say "K;$__wp_id;$__wp_nonce;ok"; else __wp_say "K;$__wp_id;$__wp_nonce;failed"; fi
       ;;
     esac
-    return 0
+    builtin return 0
   } 2>/dev/null
 }
 
 [[ -z ${WAYPOINT_AGAIN-} ]] || __wp_loud
 
 if [[ -n $__wp_s ]]; then
-  zle -N __wp_arm
-  () {
-    local m
-    for m in emacs viins vicmd isearch; do bindkey -M $m '\e[7717~' __wp_arm; done
-  }
+  __wp_bind
   __wp_branch
   __wp_hook
 else

@@ -4,10 +4,12 @@ import asyncio
 import signal
 import time
 
+import msgspec
+
 from shellwrap.marks import ACCEPT
 from waypoint.terminal.exec.command_record import End, ExecRecord, Phase
 from waypoint.terminal.exec.ending import wait_moment
-from waypoint.terminal.exec.lost_shell import hangs
+from waypoint.terminal.exec.lost_shell import hangs, is_new_shell, refused
 from waypoint.terminal.exec.signals import send
 from waypoint.terminal.hooks.asking import Desk, ask, hear
 from waypoint.terminal.hooks.exchange import HookExchange
@@ -64,13 +66,19 @@ class Beginning:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
+        has_not_begun = talk.heard("E") is not None and talk.heard("S") is None and record.start is None
+        if has_not_begun and not is_new_shell(talk.heard("E")) and desk.can_renew():
+            raise ShellLost("its hooks did not begin the command")
         record.phase = Phase.STARTED
         accepted, mark = talk.heard("A"), talk.heard("E")
         length = accepted.fields[2] if accepted is not None and len(accepted.fields) > 2 else ""
         record.half_line = int(length) if length.isdecimal() else 0
-        if mark is not None and talk.heard("S") is None and record.start is None:
-            record.start = record.stop = mark.start
+        if mark is not None and has_not_begun:
+            record.stop = mark.start
             record.end = End(125, "waypoint", said="the command was interrupted before it began", code="interrupted")
+            if is_new_shell(mark):  # a trap of the user's has ended the shell
+                record.new_shell = True
+                record.end = msgspec.structs.replace(refused("the shell has ended"), new_shell=True)
             record.phase = Phase.ENDED
 
     async def _wait_given_up(self) -> str:

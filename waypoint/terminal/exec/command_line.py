@@ -38,6 +38,8 @@ from waypoint.terminal.terminal import Terminal
 FIRST_PROMPT_S = 5.0
 # How many seconds the shell gets from the end of a command to its prompt, before it counts as hanging in its hooks.
 HOOKS_S = 5.0
+# How often a command is tried again in a new shell. The second new shell does not get the state.
+_MOST_REPEATS = 2
 # How many recent command ids are kept, so that a repeated request does not run its command twice.
 REMEMBERED = 64
 _REMOVED = (
@@ -148,11 +150,13 @@ class CommandLine:
                 end = await self._resume(known, request.offset, client)
             else:
                 end = await self._execute(request, client, in_turn=in_turn)
-                if end.code == SHELL_LOST and end.new_shell and self._may_repeat(request, in_turn=in_turn):
+                for _ in range(_MOST_REPEATS):
+                    if end.code != SHELL_LOST or not end.new_shell or not self._may_repeat(request, in_turn=in_turn):
+                        break
                     before, end = end, await self._execute(request, client, in_turn=in_turn, again=True)
-                    end = msgspec.structs.replace(
-                        end, new_shell=True, state_lost=before.state_lost, degraded=before.degraded + end.degraded
-                    )
+                    lost = before.state_lost or end.state_lost
+                    found = end.degraded or before.degraded
+                    end = msgspec.structs.replace(end, new_shell=True, state_lost=lost, degraded=found)
         except NotAtPrompt as lost:
             end = End(125, "waypoint", said=str(lost), code="shell-busy")
         except FileNotFoundError as error:
@@ -190,6 +194,7 @@ class CommandLine:
                 lost = await client.wait_for(self._wait_prompt(request))
             run = await self._prepare(request, text, client, again=again)
             run.doubt(self._current, lost)
+            run.gives_state = not again  # it may be the state that makes a shell lost
         except BaseException:
             done()
             raise
@@ -305,7 +310,7 @@ class CommandLine:
         """
         if run.record.phase is not Phase.DONE:
             await run.run()
-        if run.record.new_shell and renews:
+        if run.record.new_shell and renews and (run.gives_state or not run.record.lost_shell):
             # Keep `run` for `_resume`, since the command of `renew` becomes `_current`.
             self._before, own = run, self._latest
             await self.renew()

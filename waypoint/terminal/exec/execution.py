@@ -42,8 +42,6 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
 _GONE_S = 5.0
 # The maximum length in bytes of a command's text for viewers. The text fits into a mark even if every byte is escaped.
 _SHOWN_MAX = 240
-# In the mark E: the command has ended the shell, which is about to replace itself by a new shell (execve).
-_NEW_SHELL = "X"
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +67,7 @@ class Execution:
         self.prompts_at_end: int | None = None  # ShellWatch.prompts when the command ended; None: it has not ended
         self.ended_at = 0.0  # on the monotonic clock
         self._lost = ""  # why the shell is lost, in words
-        self._suspicion = ""  # the same, if the shell does not begin this command
+        self.gives_state = True  # whether a shell that replaces a lost one gets the state of that one
         self.feed = feed
         self.result: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self.started = asyncio.Event()
@@ -90,8 +88,6 @@ class Execution:
         self._lost = lost
         if before is not None:
             self._beginning.last_prompts = before.prompts_at_end
-            if before.record.end is not None and before.record.end.code == "interrupted":
-                self._suspicion = "it has begun neither this command nor the one before"
 
     def signal(self, number: signal.Signals) -> None:
         """Send the client's signal to the command when it runs. If the signal is meant to end the command (ENDING),
@@ -155,14 +151,10 @@ class Execution:
 
     async def _wait_begun(self) -> None:
         """Wait until the command begins. If the shell does not answer, replace the shell; the command does not run."""
-        record = self.record
         try:
             if self._lost:
                 raise ShellLost(self._lost)
             await self._beginning.wait()
-            if self._suspicion and record.end is not None:
-                record.phase, record.start, record.stop, record.end = Phase.ASKED, None, None, None
-                raise ShellLost(self._suspicion)
         except ShellLost as lost:
             if not await self._replace_shell(lost_shell.refused(str(lost)), str(lost)):
                 raise
@@ -232,7 +224,7 @@ class Execution:
                 return
             desk.go.say_again("X" if self._is_replacing else "S", self.record.nonce)
             pause_s = _FIRST_LOOK_S if self._stopped_by or self._is_replacing else min(2 * pause_s, _LAST_LOOK_S)
-        new_shell = mark.fields[3:] == (_NEW_SHELL,)
+        new_shell = lost_shell.is_new_shell(mark)
         # The daemon has hung up the terminal, so the shell has run its EXIT trap and ended: no new shell will start.
         if new_shell and desk.hung_up.is_set():
             self.record.stop = max(mark.start, self.record.start or 0)
@@ -409,7 +401,7 @@ class Execution:
         await self._kill_shell(shell)
         record.new_shell = True
         record.end = msgspec.structs.replace(
-            end, new_shell=True, state_lost=not has_state, degraded=[lost_shell.renewed(why)]
+            end, new_shell=True, state_lost=not has_state or not self.gives_state, degraded=[lost_shell.renewed(why)]
         )
         self._save(record)
         self._settle()

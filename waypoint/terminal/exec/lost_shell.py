@@ -9,6 +9,7 @@ import os
 import termios
 from signal import SIGKILL
 
+from shellwrap.marks import Mark
 from waypoint.capture.layers.shell import MAX_BYTES, last_number
 from waypoint.linux.tasks import pidfd, procfs, signals
 from waypoint.linux.tty import terminals
@@ -35,6 +36,11 @@ _STARVED_NS = 5_000_000
 def renewed(why: str) -> Degradation:
     """Return the condition of a session whose shell was killed and replaced. `why`: in words."""
     return degradation("shell-renewed", "shell", why)
+
+
+def is_new_shell(mark: Mark | None) -> bool:
+    """Return True for a mark E of a command that has ended the shell, which is about to execute a new shell."""
+    return mark is not None and mark.fields[3:] == ("X",)
 
 
 def refused(said: str) -> End:
