@@ -15,7 +15,7 @@ import msgspec
 from waypoint.linux.storage import beneath
 from waypoint.model.errors import CannotCapture, as_text
 from waypoint.store import entries, trees
-from waypoint.store.cutting import WINDOW_BYTES, extents, pieces, read_at, split
+from waypoint.store.cutting import extents, pieces, read_at, split
 from waypoint.store.entries import Root, Row, TreeEntry
 from waypoint.store.objects import Buffer, Kind
 from waypoint.store.store import Writer
@@ -69,6 +69,8 @@ class ScanOptions:
 
 
 _DEFAULT = ScanOptions()
+_READ_BYTES = 1 << 20
+"""Memory is read in such pieces: larger ones do not stay in the processor's cache until they are hashed."""
 
 
 def store_folder(writer: Writer, folder: int, options: ScanOptions = _DEFAULT) -> bytes:
@@ -197,6 +199,8 @@ class _Scan:
         self, entry: TreeEntry, fd: int, path: bytes, facts: os.stat_result, earlier: TreeEntry | None
     ) -> None:
         cuts = self.options.cut(path, fd, facts.st_size) if self.options.cut is not None else None
+        if cuts is not None:
+            self.writer.expect(cut.near for cut in cuts if cut.near is not None)
         parts = self._by_content(fd, facts, earlier) if cuts is None else _by_cuts(fd, cuts)
         rows = [(self.writer.put(Kind.DATA, part, near) if part else None, length) for part, length, near in parts]
         self._set_rows(entry, rows)
@@ -289,7 +293,7 @@ def _windows(cuts: list[Cut]) -> Iterator[list[Cut]]:
     group: list[Cut] = []
     size = 0
     for cut in cuts:
-        if group and size + cut.length > WINDOW_BYTES:
+        if group and size + cut.length > _READ_BYTES:
             yield group
             group, size = [], 0
         group.append(cut)

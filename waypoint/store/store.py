@@ -17,7 +17,7 @@ import errno
 import os
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from waypoint.linux.storage import files
@@ -331,6 +331,11 @@ class Writer(Reader):
         self.rereads = False
         self._pack: PackWriter | None = None
         self._in_pack: dict[bytes, Location] = {}
+        self._expected: set[bytes] = set()
+
+    def expect(self, digests: Iterable[bytes]) -> None:
+        """Look up together the objects that will probably be put next, and that the store probably has."""
+        self._expected = self.index.has_each([self.address(digest) for digest in digests])
 
     def put(self, kind: Kind, content: Buffer, near: bytes | None = None) -> bytes:
         """Add an object, unless the store has it; return its digest. It is durable after `commit`.
@@ -422,13 +427,14 @@ class Writer(Reader):
         return name
 
     def _is_stored(self, address: bytes) -> bool:
-        if not self.index.has(address):
+        if address not in self._expected and not self.index.has(address):
             return False
         if self.rereads:
             try:
                 self.check(address)
             except StoreDamaged:
                 self.index.forget_objects([address])
+                self._expected.discard(address)
                 return False
         return True
 
