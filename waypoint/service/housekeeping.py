@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 
 AT_ONCE = 8
 """When the disk runs short, how many captures are removed before the free space is measured again."""
+_ROUNDS = 10
+"""How often captures for undo are stored and evicted until there are few enough: others are made meanwhile."""
 _STOP_AGAIN_S = 0.1
 """Seconds between attempts of a cancelled job to interrupt its compaction, which may not have begun yet."""
 
@@ -248,7 +250,9 @@ class _Work:
         space = UndoSpace(home, self._survey())
         if space.exceeds(limit):
             removed += self._expire()  # what nothing keeps need not be stored
-            self._store_and_evict(space.beyond(limit))
+        for _ in range(_ROUNDS):
+            if not space.exceeds(limit) or not self._store_and_evict(space.beyond(limit)):
+                break
             space = UndoSpace(home, self._survey())
         if first := space.first_to_keep(self._keeping.undo_bytes):
             log.warning("operations before %d cannot be undone any more: their captures exceed the budget", first)
@@ -261,11 +265,11 @@ class _Work:
         self._drop_all(chosen)
         return chosen
 
-    def _store_and_evict(self, captures: list[Capture]) -> None:
-        """All are stored before the first is evicted, also those with a name: a capture on disk shows which files the
-        next one has changed.
+    def _store_and_evict(self, captures: list[Capture]) -> bool:
+        """Returns whether any was evicted. All are stored before the first is evicted, also those with a name: a
+        capture on disk shows which files the next one has changed.
         """
-        home, wanted = self._home, {capture.id for capture in captures}
+        home, wanted, before = self._home, {capture.id for capture in captures}, len(self._evicted)
         whole = sorted([*home.storing.due(), *captures] if captures else [], key=lambda capture: capture.created)
         stored = list[Capture]()
         with stage(Stage.STORE, total=len(whole)) as under_way:
@@ -281,6 +285,7 @@ class _Work:
                 under_way.report(number)
         if stored:
             home.pool.settle()
+        return len(self._evicted) > before
 
     @stage(Stage.EVICT)
     def _evict(self) -> None:
