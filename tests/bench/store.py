@@ -365,7 +365,7 @@ def _again_and_again(home: Home, sizes: Sizes) -> Iterator[Figure]:
     """An agent's habit: the same name again and again, of a program with 30 MiB of which one byte changes."""
     count = 10 if sizes.quick else 100
     home.must("shell", "-d", "again")
-    program = "import os, time; d = bytearray(os.urandom(30 << 20))\nwhile True: d[0] ^= 1; time.sleep(0.02)"
+    program = "import os, time; d = bytearray(os.urandom(30 << 20))\nwhile True: d[0] ^= 1; time.sleep(0.001)"
     home.must("exec", "-b", "again", "--", f"python3 -c '{program}' >/dev/null 2>&1 & sleep 1")
     home.must("checkpoint", "again-cp", "-b", "again", "--wait")
     daemon = int(home.must("daemon", "status", "--json").json()["pid"])

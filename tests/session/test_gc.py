@@ -196,12 +196,12 @@ def test_a_long_loop_of_checkpoints_keeps_to_the_budget(own: Home) -> None:
 
     wait_until(lambda: undo()["copies_bytes"] <= budget // 4, "most captures for undo are in the store alone")
     held = undo()
-    assert held["captures"] == 59, held
+    assert held["captures"] == len(set(taken)) - 1, held  # one is reused if the program has not run since
     assert held["stored_bytes"] < 60 * MIB
     assert Client(own.path).fork(taken[3], "early")[0].exec("pgrep -c python3").output == b"1\n"
     ledger.check(own)
     own.must("gc", "--undo-budget", "10M")
-    assert 0 < undo()["captures"] < 59
+    assert 0 < undo()["captures"] < held["captures"]
 
 
 @pytest.mark.soak(part="disks")
