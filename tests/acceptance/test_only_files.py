@@ -112,6 +112,22 @@ def test_only_changed_files_are_replaced_and_programs_that_have_them_open_are_re
     assert inside(home, branch, "cat <&7; cat /srv/file") == "two\none\n"
 
 
+def test_a_changed_file_that_no_program_uses_keeps_its_inode(home: Home, branch: str) -> None:
+    make = (
+        "echo one > short; seq 9000 > long; truncate -s 1M sparse; printf x | dd of=sparse seek=5000 bs=1 conv=notrunc"
+    )
+    inside(home, branch, f"mkdir /srv/d; cd /srv/d; {make}; cp /usr/bin/sleep runs; cd /")
+    show = "cd /srv/d; stat -c '%n %s %a %y' *; sha256sum *; du -k sparse; cd /"
+    before, inodes = inside(home, branch, show), inside(home, branch, "stat -c %i /srv/d/*")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    inside(home, branch, "cd /srv/d; seq 999 >> short; echo > long; echo y > sparse; echo >> runs; ./runs 1000 & cd /")
+    done = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files", "--json").json()
+    assert [(one["code"], one["subject"]) for one in done["degraded"]] == [("replaced-files-open", "/srv/d/runs")]
+    assert inside(home, branch, show) == before
+    now = inside(home, branch, "stat -c %i /srv/d/*").split()
+    assert [one == other for one, other in zip(now, inodes.split(), strict=True)] == [True, False, True, True]
+
+
 def test_restored_files_keep_their_owner(home: Home, person: Person) -> None:
     with session(home, person.name) as branch:
         inside(home, branch, "echo one > ~/file; mkdir ~/folder")

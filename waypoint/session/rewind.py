@@ -127,10 +127,10 @@ class Rewind:
             # All overlays must be mounted, which is checked before anything is changed.
             found = [self._part(target, tree, held) for target in self._live.record.overlays]
             parts = [part for part in found if part is not None]
-            degraded = _users(self._live, parts)
-            return Outcome(self._write(parts), degraded)
+            users = _users(self._live, parts)
+            return Outcome(self._write(parts, {path for paths in users.values() for path in paths}), _reported(users))
 
-    def _write(self, parts: Sequence[_Part]) -> Rewound:
+    def _write(self, parts: Sequence[_Part], used: set[str]) -> Rewound:
         root, done = self._live.record.ids.first, list[Rewound]()
         with stage(Stage.EXCHANGE, total=sum(len(part.plan.differences) for part in parts)) as exchanging:
 
@@ -138,9 +138,7 @@ class Rewind:
                 done.clear()
                 exchanging.report(0)
                 with idmapped.acting_as(root, root):  # ids that the session's map lacks cannot create files there
-                    done.extend(
-                        rewind(part.plan, part.views, keep=part.keep, on_step=exchanging.step) for part in parts
-                    )
+                    done.extend(_rewind(part, used, exchanging) for part in parts)
 
             self._resources.pool.retry_if_full(act)
         return Rewound(sum(one.changed for one in done), sum(one.written_bytes for one in done))
@@ -163,6 +161,16 @@ class Rewind:
         if earlier is not None and touched is not None:
             plan = merge(earlier, plan, {one.path for one in differing})
         return _Part(target, views, plan, keep)
+
+
+def _rewind(part: _Part, used: set[str], exchanging: OpenStage) -> Rewound:
+    return rewind(
+        part.plan,
+        part.views,
+        keep=part.keep,
+        in_use=lambda path: _inside(part, path) in used,
+        on_step=exchanging.step,
+    )
 
 
 def _check_mounts(live: LiveSession, held: HeldCapture) -> None:
@@ -230,16 +238,25 @@ def _view(resources: Resources, live: LiveSession, target: str, upper: str, stan
     return standing.enter_context(open_folder(view.path))
 
 
-def _users(live: LiveSession, parts: Sequence[_Part]) -> list[Degradation]:
-    """The programs that use files which are about to be replaced or removed."""
+def _users(live: LiveSession, parts: Sequence[_Part]) -> dict[int, list[str]]:
+    """By process, the files that it uses and that are about to be replaced or removed."""
     gone = {
-        f"{part.target.rstrip('/')}/{path}"
+        _inside(part, one.path)
         for part in parts
-        for path, how in part.plan.differences
-        if how in ("changed", "removed", "type")
+        for one in part.plan.differences
+        if one.how in ("changed", "removed", "type")
     }
+    return users_of_paths.find(live.processes(), gone) if gone else {}
+
+
+def _inside(part: _Part, path: str) -> str:
+    """The path in the session."""
+    return f"{part.target.rstrip('/')}/{path}"
+
+
+def _reported(users: dict[int, list[str]]) -> list[Degradation]:
     pids = dict[tuple[str, str], list[str]]()
-    for pid, paths in users_of_paths.find(live.processes(), gone).items() if gone else ():
+    for pid, paths in users.items():
         with contextlib.suppress(ProcessLookupError):
             pids.setdefault((procfs.stat(pid).name, some_of(paths)), []).append(str(procfs.session_pid(pid)))
     return [

@@ -43,6 +43,28 @@ def _copy_file(source: Entry, target: Entry, wanted: os.stat_result) -> None:
         os.close(origin)
 
 
+def overwrite(source: Entry, target: Entry) -> int:
+    """Give the file `target` the content and times of the file `source`; return the size. Raises OSError, with the
+    content unchanged if it is ETXTBSY (a program runs from it) or EWOULDBLOCK (a program has a lease on it).
+    """
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    origin = os.open(source.name, os.O_RDONLY | flags, dir_fd=source.folder)
+    try:
+        copy = os.open(target.name, os.O_WRONLY | flags, dir_fd=target.folder)
+        try:
+            wanted = os.fstat(origin)
+            has_holes = wanted.st_blocks * 512 < wanted.st_size
+            if has_holes or os.fstat(copy).st_size > wanted.st_size:
+                os.ftruncate(copy, 0 if has_holes else wanted.st_size)
+            _copy_content(origin, copy, wanted)
+            os.utime(copy, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
+        finally:
+            os.close(copy)
+    finally:
+        os.close(origin)
+    return wanted.st_size
+
+
 def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
     size, place = wanted.st_size, 0
     end = size

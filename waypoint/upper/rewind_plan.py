@@ -10,19 +10,22 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from waypoint.model.paths import is_below
-from waypoint.upper.comparing import How, Scope, compare_one, look, names_in
+from waypoint.upper.comparing import How, Scope, attributes, compare_one, look, names_in
 from waypoint.upper.views import Candidate, Pairs, Sides
 
 _Key = tuple[int, int]  # device and inode
+_SPECIAL, _CAPABILITY = stat.S_ISUID | stat.S_ISGID, "security.capability"  # which a write removes
 
 
 class Difference(NamedTuple):
     """`how` as in comparing.py, but `attributes` includes the time of the last change, and a name of a file with
-    several hard links is `changed` if it must become a name of another file.
+    several hard links is `changed` if it must become a name of another file. `is_content`: the present file differs
+    only in content and time, and can get those of the wanted one: it is in the upper directory, with one name.
     """
 
     path: str
     how: How
+    is_content: bool = False
 
 
 class Plan(NamedTuple):
@@ -65,7 +68,7 @@ def _differences(differing: Iterable[Candidate], pairs: Pairs, scope: Scope, lin
             wanted, present = look(sides)
             how = _compare(path, sides, (wanted, present), links)
             if how is not None:
-                yield Difference(path, how)
+                yield Difference(path, how, how == "changed" and _is_content(sides, wanted, present))
             if how not in (None, "attributes"):
                 whole = path
             elif is_deep:
@@ -89,6 +92,16 @@ def _compare(
     if how in ("changed", "type"):
         links.add_changed(wanted)
     return how
+
+
+def _is_content(sides: Sides, wanted: os.stat_result | None, present: os.stat_result | None) -> bool:
+    if sides.wanted is None or sides.present is None or sides.present.upper == -1 or wanted is None or present is None:
+        return False
+    facts = [(one.st_mode, one.st_uid, one.st_gid, one.st_nlink) for one in (wanted, present)]
+    if facts[0] != facts[1] or not stat.S_ISREG(wanted.st_mode) or wanted.st_nlink > 1 or wanted.st_mode & _SPECIAL:
+        return False
+    found = attributes(sides.wanted)
+    return _CAPABILITY not in found and found == attributes(sides.present)
 
 
 class _Links:
