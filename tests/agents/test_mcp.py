@@ -64,12 +64,13 @@ def test_the_official_client_gets_typed_results(home: Home, peer: Peer) -> None:
             assert (await call("exec", branch="a", command="echo new > /srv/f; X=2"))["exit"] == 0
             [change] = (await call("diff", one="c", other="a", patch=True))["changes"][:1]
             assert change["name"] == "/srv/f"
+            plan = await call("apply", name="a", paths=["/srv/f"], dry_run=True)
+            assert ([one["name"] for one in plan["changes"]], plan["applied"]) == (["/srv/f"], False)
             await call("restore", branch="a", name="c")
             done = await call("exec", branch="a", command="echo $X; pwd; ls /srv/f; kill -0 %1")
             assert done["output"]["text"].startswith("1\n/srv\nls: ")
             assert done["exit"] == 0
-            plan = await call("undo", branch="a", dry_run=True)
-            assert plan["undone"]["verb"] == "restore"
+            assert (await call("undo", branch="a", dry_run=True))["undone"]["verb"] == "restore"
             ran = await call("run", branch="a", argv=["sh", "-c", "cat; echo e >&2; exit 3"], stdin="i")
             assert (ran["stdout"]["text"], ran["stderr"]["text"], ran["exit"]) == ("i", "e\n", 3)
             assert (await call("fork", name="c", branches=["f"]))["sessions"][0]["branch"] == "f"

@@ -10,12 +10,13 @@ import uvicorn
 
 from waypoint.agents.mcp.server import GONE, Service
 from waypoint.model import plainjson
-from waypoint.model.errors import StateConflict
+from waypoint.model.errors import StateConflict, UsageProblem
 
 HOST, PATH = "127.0.0.1", "/mcp"
 LEAVE_S = 3  # after a signal, requests have so many seconds to end
 _LOOK_S = 0.2
 _WAITING = 64
+_LARGEST_PORT = 65535
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -23,7 +24,9 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def listen(port: int) -> socket.socket:
-    """A socket on `port` of the loopback interface; 0: any free port. Raises StateConflict."""
+    """A socket on `port` of the loopback interface; 0: any free port. Raises StateConflict, UsageProblem."""
+    if port > _LARGEST_PORT:
+        raise UsageProblem("listen on", f"port {port}", f"the largest port is {_LARGEST_PORT}", "choose another port")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

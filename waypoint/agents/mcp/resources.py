@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from urllib.parse import quote, unquote
 
+from waypoint.agents.mcp.results import capture_of, state_of
 from waypoint.agents.mcp.toolbox import plain
 from waypoint.client import Client
 from waypoint.model import plainjson
@@ -75,9 +76,11 @@ def _last(pieces: Iterator[bytes], size: int) -> list[bytes]:
 
 
 _READERS: dict[tuple[str, bool], Callable[[Client, str], dict[str, str]]] = {
-    ("sessions", False): lambda client, _: _json(client.sessions(all=True)),
+    ("sessions", False): lambda client, _: _json([state_of(one) for one in client.sessions(all=True)]),
     ("sessions", True): lambda client, branch: _json(client.session(branch).refresh()),
-    ("captures", False): lambda client, _: _json(client.history.log(all=True, limit=MOST_CAPTURES)),
+    ("captures", False): lambda client, _: _json(
+        [capture_of(one) for one in client.history.log(all=True, limit=MOST_CAPTURES)]
+    ),
     ("captures", True): lambda client, name: _json(client.history.show(name)),
     ("scrollback", True): _scrollback,
 }

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from waypoint.model.facts import BranchFacts, ChangeFacts, OperationFacts, PointFacts, UndoneFacts
+from waypoint.model.facts import BranchFacts, CaptureFacts, ChangeFacts, OperationFacts, PointFacts, UndoneFacts
 from waypoint.model.session_facts import ChangeCountFacts, ConditionFacts, ExchangedFacts, ReplacedFacts, SessionFacts
 
 
@@ -136,6 +136,11 @@ class Capture:
     removed: bool
     degraded: list[ConditionFacts]
     changes: ChangeCountFacts | None = None
+
+
+def capture_of(facts: CaptureFacts) -> Capture:
+    known: dict[str, Any] = {one.name: getattr(facts, one.name) for one in fields(Capture)}
+    return Capture(**known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -9,7 +10,6 @@ from msgspec import Meta
 from waypoint.agents.mcp.calls import Call
 from waypoint.agents.mcp.outputs import DEFAULT_BYTES, MOST_BYTES, decoded
 from waypoint.agents.mcp.results import (
-    Capture,
     Content,
     Differences,
     Forked,
@@ -20,6 +20,7 @@ from waypoint.agents.mcp.results import (
     Started,
     Undone,
     Written,
+    capture_of,
     state_of,
 )
 from waypoint.agents.mcp.toolbox import tool
@@ -38,6 +39,9 @@ Tier = Annotated[
 ]
 OnlyFiles = Annotated[Literal["files", "shell"], Meta(description="Restore only this part; programs continue.")]
 LoseProcesses = Annotated[bool, Meta(description="Agree that processes that cannot be saved are lost.")]
+
+
+MOST_CHANGES = 200  # in the result of `apply`
 
 
 @tool("start", "Start a session", "adds", idempotent=True)
@@ -176,9 +180,9 @@ def log(
         found = call.client.history.log(all=True, limit=end + 1)
     else:
         found = call.client.history.log(name, limit=end + 1)
-    names = Capture.__dataclass_fields__
-    captures = [Capture(**{key: getattr(one, key) for key in names}) for one in found[offset:end]]
-    return History(captures=captures, next_offset=end if len(found) > end else None)
+    return History(
+        captures=[capture_of(one) for one in found[offset:end]], next_offset=end if len(found) > end else None
+    )
 
 
 @tool("diff", "Compare two states", "reads")
@@ -203,8 +207,6 @@ def diff(
     end = offset + limit
     changes, text = found[offset:end], call.record(max_bytes)
     if patch:
-        from dataclasses import replace
-
         for change in changes:
             text(memoryview((change.patch or "").encode(errors="backslashreplace")))
         changes = [replace(change, patch=None) for change in changes]
@@ -225,9 +227,11 @@ def apply(
     ] = "refuse",
 ) -> ApplyFacts:
     """Make the machine's files like those of a session or capture, where it has changed them: all or nothing. If
-    `conflicts` of the result is not empty, nothing was changed. `undo` with the result's `operation` reverses it.
+    `conflict_count` of the result is not 0, nothing was changed. `undo` with the result's `operation` reverses it. At
+    most 200 changes and conflicts are listed.
     """
-    return call.client.history.apply(name, paths=paths, dry_run=dry_run, conflicts=conflicts)
+    facts = call.client.history.apply(name, paths=paths, dry_run=dry_run, conflicts=conflicts)
+    return replace(facts, changes=facts.changes[:MOST_CHANGES], conflicts=facts.conflicts[:MOST_CHANGES])
 
 
 @tool("fork", "Start sessions from a capture", "adds")
