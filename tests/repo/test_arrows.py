@@ -63,7 +63,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "setup": {"machine": set()},
     "service": {"background": set(), "inside": {"", "background"}},
     "daemon": {"http": set()},
-    "agents": {"mcp": set()},
+    "agents": {"": set(), "mcp": {""}},
     "cli": {
         "": set(),
         "fast": {""},

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from urllib.parse import quote, unquote
 
+from waypoint.agents.guide import guide
 from waypoint.agents.mcp.results import capture_of, state_of
 from waypoint.agents.mcp.toolbox import plain
 from waypoint.client import Client
@@ -30,6 +31,7 @@ TEMPLATES: list[dict[str, object]] = [
 def listed(client: Client) -> list[dict[str, object]]:
     """The resources that exist now. Captures are many: only their list is shown here."""
     found: list[dict[str, object]] = [
+        {"uri": f"{SCHEME}guide", "name": "guide", "description": "What to know about Waypoint.", "mimeType": _TEXT},
         {"uri": f"{SCHEME}sessions", "name": "sessions", "mimeType": _JSON},
         {"uri": f"{SCHEME}captures", "name": "captures", "mimeType": _JSON},
     ]
@@ -76,6 +78,7 @@ def _last(pieces: Iterator[bytes], size: int) -> list[bytes]:
 
 
 _READERS: dict[tuple[str, bool], Callable[[Client, str], dict[str, str]]] = {
+    ("guide", False): lambda client, _: {"mimeType": _TEXT, "text": guide("mcp")},
     ("sessions", False): lambda client, _: _json([state_of(one) for one in client.sessions(all=True)]),
     ("sessions", True): lambda client, branch: _json(client.session(branch).refresh()),
     ("captures", False): lambda client, _: _json(
