@@ -44,7 +44,7 @@ def test_a_name_moves_only_by_force(client: Client, session: Session) -> None:
     first = session.checkpoint("c")
     with pytest.raises(StateConflict):
         session.checkpoint("c")
-    assert session.checkpoint("c", force=True).capture != first.capture
+    assert session.checkpoint("c", force=True, anew=True).capture != first.capture
 
 
 def test_the_sdk_reaches_the_requested_tier(session: Session) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.sessions import inside, session
 from tests.homes import Home
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
@@ -109,6 +109,15 @@ def test_a_point_is_chosen_by_the_arrow_keys(home: Home, branch: str) -> None:
     assert b"prompt one" in child.before
     assert inside(home, branch, "cat /tmp/kept 2>/dev/null || echo gone") == "gone\n"
     child.close()
+
+
+def test_a_session_with_auto_makes_points_after_commands(home: Home) -> None:
+    with session(home, "root", "--auto") as name:
+        wait_until(lambda: titles(home, name) == ["the session begins"], "the first prompt has a point")
+        inside(home, name, "echo one >/tmp/kept")
+        wait_until(lambda: titles(home, name)[:1] == ["after: echo one >/tmp/kept"], "the command has a point")
+        home.must("rewind", name, "-n", "2")
+        assert inside(home, name, "cat /tmp/kept 2>/dev/null || echo gone") == "gone\n"
 
 
 def test_what_cannot_be_rewound_is_refused_and_changes_nothing(home: Home, branch: str) -> None:

@@ -24,7 +24,7 @@ class StartOptions(TypedDict, total=False):
     `cwd`: a directory that exists in the session. `shell`: the path or name of a shell. `env`: only the type of the
     terminal, language and time zone are used. `command`: runs in place of the shell. `allow`: additional rights.
     `allow_net`: the only names and networks that the session can reach. Limits: `memory` and `disk` in bytes, `cpus` in
-    processors, `pids` in processes and threads.
+    processors, `pids` in processes and threads. `auto`: make points at prompts, to which `rewind` can return.
     """
 
     from_name: str
@@ -44,6 +44,7 @@ class StartOptions(TypedDict, total=False):
     cpus: float
     pids: int
     disk: int
+    auto: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `base`: the root file system below the session. `cwd`: where the shell starts. `env`: variables taken from the
     caller. `command`: runs in place of a shell, unless empty. `shell`: the requested path; "": the user's shell.
-    `limits`: as requested. `allow_net`: if not empty, the only reachable names and networks.
+    `limits`: as requested. `allow_net`: if not empty, the only reachable names and networks. `auto`: points are made at
+    prompts.
     """
 
     base: str
@@ -151,6 +152,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow: list[Allowance] = []
     limits: SessionLimits = SessionLimits()
     allow_net: list[str] = []
+    auto: bool = False
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]

@@ -389,7 +389,7 @@ def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = F
 def points_table(points: Sequence[PointFacts], *, coloured: bool = False) -> list[str]:
     """Return the lines of `rewind --list`."""
     rows = [(str(one.number), age(one.at), point_title(one), what_followed(one)) for one in points]
-    headings = ("NUMBER", "AGE", "BEFORE", "THEN")
+    headings = ("NUMBER", "AGE", "POINT", "THEN")
     return table(headings, rows, right=frozenset(headings[:2]), coloured=coloured)
 
 

@@ -39,7 +39,8 @@ class StartRequest(Request, frozen=True):
     """If `user`, `cwd` or `shell` cannot be used, the start fails. `default_user`, `default_cwd` and `default_shell`
     are those of the caller; they are used if the former are missing, and ignored if they cannot be used. `shell`: a
     path or a name. `default_branch`: as in CallersRequest. `allow_net`: the only names and networks that the session
-    can reach. `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads.
+    can reach. `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads. `auto`: make
+    points at prompts.
     """
 
     branch: str
@@ -64,6 +65,7 @@ class StartRequest(Request, frozen=True):
     cpus: Processors | None = None
     pids: Count | None = None
     disk: Count | None = None
+    auto: bool = False
 
 
 class StopRequest(Request, frozen=True):

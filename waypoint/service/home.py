@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -92,6 +92,14 @@ class UndoMeasured(NamedTuple):
     found_bytes: int
 
 
+class Auto(Protocol):
+    """Makes points at prompts (auto_points.py)."""
+
+    def watch(self, live: LiveSession, *, is_new: bool) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 InsideService = Callable[["Home", LiveSession, list[str]], Awaitable[Answer]]
 """Answers a request of a session's own processes: service.inside.serving."""
 
@@ -114,6 +122,7 @@ class Home:
         self.relief: Relief | None = None
         self.relieving = ""  # the id of the job that `relief` has begun last
         self.undo_measured: UndoMeasured | None = None
+        self._auto: Auto | None = None
         self._relieved_at = float("-inf")
         self._compaction: asyncio.TimerHandle | None = None
         self.strangers: list[StrangerFacts] = []
@@ -163,21 +172,23 @@ class Home:
         self.counts = ChangeCounts(self.sessions.resources, self.captures)
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913  # each is independent of the others
         cls,
         path: str,
         host_mounts: int | None = None,
+        *,
         criu: str | None = None,
         pause_at: str = "",
         serve_inside: "InsideService | None" = None,
         relief: "Relief | None" = None,
+        auto: "Callable[[Home], Auto] | None" = None,
     ) -> "Home":
         """Open the home at `path` (created if missing) and adopt the sessions that outlived the last daemon.
 
         `host_mounts`: a descriptor of the machine's mount namespace, whose changes the caller's mount namespace is to
         follow; it must stay open. `criu`: the value of WAYPOINT_CRIU. `pause_at`: the value of WAYPOINT_PAUSE_AT
-        (capture/steps.py). `serve_inside`, `relief`: None if requests of sessions' processes are not served, or no room
-        is made.
+        (capture/steps.py). `serve_inside`, `relief`, `auto`: None if requests of sessions' processes are not served, no
+        room is made, or no points are made at prompts.
         """
         steps.arm(pause_at)
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -197,6 +208,9 @@ class Home:
         home.relief = relief
         home.sessions.resources.pending_records.on_written = home._compact_later
         home.sessions.on_change = home._tell_session  # only now: adopted sessions are not announced
+        home._auto = auto(home) if auto is not None else None
+        for live in home.sessions.live:
+            home._watch_prompts(live, is_new=False)
         home._launcher.open()
         if home._host_watch is not None:
             home._host_watch.start()
@@ -263,6 +277,12 @@ class Home:
         )
         if change == "ended":
             self._compact_later()
+        else:
+            self._watch_prompts(live, is_new=change == "started")
+
+    def _watch_prompts(self, live: LiveSession, *, is_new: bool) -> None:
+        if self._auto is not None and live.record.row.setting.auto:
+            self._auto.watch(live, is_new=is_new)
 
     def is_idle(self) -> bool:
         """True if no session lives, and none is being started."""
@@ -288,6 +308,8 @@ class Home:
     async def shutdown(self) -> None:
         """Close everything when streams and requests have ended. The process exits afterwards; sessions continue."""
         self.relief = None
+        if self._auto is not None:
+            await self._auto.close()
         await asyncio.to_thread(self.storing.close)
         await asyncio.to_thread(self.counts.close)
         if self._compaction is not None:

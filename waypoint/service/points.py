@@ -86,7 +86,9 @@ class _Found(NamedTuple):
 
 def _listed(home: Home, branch: str, limit: int, now: tuple[str, ...]) -> list[PointFacts]:
     """`now`: the commands that were executed since the newest point."""
-    names = home.names
+    names, ref = home.names, home.names.ref(branch)
+    if ref is not None and ref.kind == "branch" and ref.capture is None:
+        return []
     ancestors = {one.id: one for one in itertools.islice(walk_back(names, [names.find(branch)]), _MOST_LISTED)}
     removed = {ident for ident, standing in names.standings(list(ancestors)).items() if standing.removed}
     there = {ident: one for ident, one in ancestors.items() if ident not in removed}

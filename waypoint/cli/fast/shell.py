@@ -66,6 +66,7 @@ def _setting(given: "Given") -> dict[str, object]:
         "default_branch": is_default_branch(given),
         "shell": given["shell"],
         **{name: given[name] for name in _LIMITS},
+        "auto": given.flag("auto"),
         "binds": [_from_here(bind) for bind in given.texts("bind")],
         "command": [as_json_text(word) for word in given.texts("words")],
     }

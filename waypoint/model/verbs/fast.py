@@ -102,6 +102,7 @@ SHELL = Verb(
         _limit("cpus", "amount", "Maximum number of processors, such as 1.5 (default: all).", "N"),
         _limit("pids", "number", "Maximum number of processes and threads (default: 4096).", "N"),
         _limit("disk", "size", "Maximum size of the changed files on disk (default: no limit).", "SIZE"),
+        Option(("--auto",), "flag", "After each command, make a point to which 'waypoint rewind' can return."),
         Option(("-d", "--detach"), "flag", "Start the session and print its branch; do not attach."),
         JSON,
         BRANCH,
@@ -126,6 +127,9 @@ SHELL = Verb(
     the network of this machine, including all services on this machine; root in the session has no rights over this
     network, so ping and ports below 1024 do not work. In a copy of a session (fork, restore) the connections to other
     machines are reset. Later sessions of the branch have the same network.
+
+    Points: with --auto, the session is saved in the background when its shell has been at its prompt for 0.3 s after a
+    command; 'waypoint rewind' goes back by these points. Later sessions of the branch do the same.
 
     Bind: `--bind HOST:PATH` shows the path HOST of this machine at PATH in the session. Changes there are changes of
     this machine, and restore and undo do not reverse them. If root starts the session, root in the session writes there

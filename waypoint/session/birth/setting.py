@@ -61,6 +61,7 @@ def plan_setting(
         allow=request.allow or (origin.allow if origin else []),
         allow_net=_allow_net(request, origin),
         limits=_limits(request, origin.limits if origin else SessionLimits()),
+        auto=request.auto or (origin.auto if origin else False),
     )
 
 
@@ -141,6 +142,7 @@ def _other_settings(request: StartRequest, setting: Setting) -> list[str]:
     others += ["--allow-net"] if request.allow_net and {*request.allow_net} != {*setting.allow_net} else []
     others += ["--allow"] if request.allow and {*request.allow} != {*setting.allow} else []
     others += ["--cwd"] if request.cwd not in (None, setting.cwd) else []
+    others += ["--auto"] if request.auto and not setting.auto else []
     program = start_plan.shell_argv(setting)[0][0]
     others += ["--shell"] if request.shell not in (None, program, os.path.basename(program)) else []
     return others + (["command"] if request.command not in ([], setting.command) else [])

@@ -43,8 +43,8 @@ class ShellWatch:
     """Follows the marks P, by which the shell announces a prompt.
 
     `processes`: lists the session's processes. `shell`: None until the first prompt. `prompts`: the number of marks P
-    received. `on_new_shell`: called when another process has become the session's shell. `is_state_lost`: True if the
-    shell could not write its state at its last prompt.
+    received. `on_new_shell`: called when another process has become the session's shell. `on_prompt`: called at each
+    mark P. `is_state_lost`: True if the shell could not write its state at its last prompt.
     """
 
     def __init__(self, terminal: Terminal, nonce: str, processes: Callable[[], list[int]]) -> None:
@@ -60,6 +60,7 @@ class ShellWatch:
         self._announced: tuple[int, str] | None = None
         self._is_resting = False
         self.on_new_shell: Callable[[], None] = lambda: None
+        self.on_prompt: list[Callable[[], None]] = []
 
     def start(self, known: Shell | None = None) -> None:
         """Begin to follow the marks, starting with the last one in the ring. `known`: the shell that the previous
@@ -162,6 +163,8 @@ class ShellWatch:
                 self.prompts += 1
                 self._prompted_at = time.monotonic()
                 self._changed.set()
+                for tell in self.on_prompt:
+                    tell()
             case "L", (nonce, lost) if nonce == self._nonce:
                 self.is_state_lost = lost == "lost"
 
