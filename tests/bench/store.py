@@ -354,7 +354,7 @@ def _of_touched_pages(home: Home, size: int) -> Figure:
 
     def store() -> float:
         before = _packs(home)
-        home.must("checkpoint", "heap-cp2", "-b", "heap", "--wait", "--force")
+        home.must("checkpoint", "heap-cp2", "-b", "heap", "--wait", "--force", "--anew")
         return 100 * (_packs(home) - before) / size
 
     name = f"1 % of the pages of {size // MIB} MiB touched: stored"
@@ -372,7 +372,7 @@ def _again_and_again(home: Home, sizes: Sizes) -> Iterator[Figure]:
 
     def take() -> None:
         for _ in range(count):
-            home.must("checkpoint", "again-cp", "-b", "again", "--force")
+            home.must("checkpoint", "again-cp", "-b", "again", "--force", "--anew")
 
     def cpu() -> float:
         take()

@@ -93,7 +93,7 @@ def check_all(home: Home, session: Session, writers: Sequence[list[str]]) -> Non
 def works_again(home: Home, session: Session) -> bool:
     """Return whether a checkpoint and a fork work. Some seconds pass until the space of removed files is free."""
     with contextlib.suppress(WaypointError):
-        session.checkpoint("after", tier="live", force=True)
+        session.checkpoint("after", tier="live", force=True, anew=True)
         (copy,) = Client(home.path).fork("after", "copy")
         return copy.exec(LOOK).output == session.exec(LOOK).output
     return False

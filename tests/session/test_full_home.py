@@ -179,7 +179,7 @@ def crowd(home: Home, keep_s: float, program: str = ":", **settings: object) -> 
     client = Client(home.path)
     main = client.start("main")
     main.exec(f"kept=yes; {program}")
-    return client, [main.checkpoint("x", tier="live", force=True).capture for _ in range(4)][-1:]
+    return client, [main.checkpoint("x", tier="live", force=True, anew=True).capture for _ in range(4)][-1:]
 
 
 def gc_jobs(home: Home) -> list[str]:

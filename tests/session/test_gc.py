@@ -124,7 +124,7 @@ def test_beyond_the_budget_the_oldest_operations_lose_their_undo(own: Home) -> N
     taken = []
     for number in range(5):
         main.exec(f"kept={number}; random=$(head -c 2M /dev/urandom | base64)")
-        taken.append(main.checkpoint("x", tier="live", force=True).capture)
+        taken.append(main.checkpoint("x", tier="live", force=True, anew=True).capture)
     numbers = [one.number for one in reversed(client.history.operations()) if one.verb == "checkpoint"]
     kept = own.must("gc", "--undo-budget", "64M", "--json").json()
     assert (kept["removed"], set(kept["evicted"]) >= {taken[0]}) == ([], True), "stored before anything is removed"
@@ -189,7 +189,7 @@ def test_a_long_loop_of_checkpoints_keeps_to_the_budget(own: Home) -> None:
     for number in range(60):
         if number % 20 == 0:  # also while captures are stored, evicted or removed
             os.kill(own.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
-        taken.append(own.must("checkpoint", "x", "--force", "-b", "main", "--json").json()["capture"])
+        taken.append(own.must("checkpoint", "x", "--force", "--anew", "-b", "main", "--json").json()["capture"])
 
     def undo() -> dict[str, int]:
         return next(one for one in own.must("du", "--json").json()["held"] if one["by"] == "undo")

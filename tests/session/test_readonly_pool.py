@@ -220,7 +220,7 @@ def test_a_pool_that_stays_read_only_can_be_read_and_removed(own: Home, tmp_path
 
 def test_gc_is_refused_on_a_read_only_pool(own: Home) -> None:
     """A capture that gc cannot remove from the disk must stay on record."""
-    own.must("checkpoint", "noted", "--force")
+    own.must("checkpoint", "noted", "--force", "--anew")
     own.must("rm", "noted")
     remount(own, "ro")
     before = on_record(own)

@@ -259,7 +259,7 @@ TRANSACTIONS = {
         sure=(Step.REMOVING,),
         is_done=lambda client: not client.history.gc(keep_operations_s=0, dry_run=True).removed,
         dumps=False,
-        first=(("checkpoint", "--force", "passing", "-b", "w"),) * 3,
+        first=(("checkpoint", "--force", "--anew", "passing", "-b", "w"),) * 3,
     ),
 }
 
