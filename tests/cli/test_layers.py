@@ -82,6 +82,12 @@ def test_wrong_attachments_are_refused_and_nothing_happens(
                 2,
                 "files is the name of a layer of Waypoint",
             ),
+            (
+                ("checkpoint", name, "-b", branch, "--attach", f"m={home.path.parent}"),
+                2,
+                "it contains a home of Waypoint",
+            ),
+            (("layer", "attach", attached, f"m={home.path.parent}"), 2, "contains a home of Waypoint"),
             (("checkpoint", name, "-b", branch, "--attach", "m=/nope"), 2, "No such file or directory"),
             (("checkpoint", name, "-b", branch, "--attach", f"m={tmp_path}/with-pipe"), 2, "pipe in it is neither"),
             (

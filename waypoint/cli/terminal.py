@@ -11,6 +11,7 @@ from waypoint.cli.output import note
 from waypoint.client.attach import Attachment, CommandTerminal
 from waypoint.model.errors import one_line
 from waypoint.model.outcomes import SHORT
+from waypoint.model.users import user_name
 
 EXIT_SIGNAL = 128
 _SIGHUP = 1
@@ -72,18 +73,9 @@ def _greeting(session: Mapping[str, object]) -> bytes:
     of = "this machine" if base == "/" else str(base)
     but = f", except {', '.join(map(str, shared))}" if isinstance(shared, list) and shared else ""
     user = str(session.get("user") or "")
-    whose = f" (a session of the user {user})" if user and user != (sudo_caller() or _own_name()) else ""
+    whose = f" (a session of the user {user})" if user and user != (sudo_caller() or user_name(os.geteuid())) else ""
     said = f"{session.get('branch')}{whose}: everything here is a copy of {of}{but}. To end: exit. To detach: Ctrl-] d"
     return f"[{one_line(said)}]\r\n".encode(errors="backslashreplace")
-
-
-def _own_name() -> str:
-    import pwd  # takes a millisecond
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _farewell(branch: str, end: Mapping[str, object]) -> str:

@@ -94,9 +94,9 @@ def reach(home: str, act: "Callable[[str], T]") -> "T":
 
 def not_allowed(home: str) -> HostLacks:
     """The error for a user who may not use the daemon's socket."""
-    import pwd
+    from waypoint.model.users import user_name
 
-    user = pwd.getpwuid(os.getuid()).pw_name
+    user = user_name(os.getuid())
     return HostLacks(
         "talk to",
         f"the daemon of {home}",

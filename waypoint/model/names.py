@@ -8,8 +8,8 @@ from waypoint.model.errors import UsageProblem
 MAX_NAME_BYTES = 100
 DEFAULT_BRANCH = "main"  # the branch that is used if none is given
 MACHINE = "machine"  # stands for the machine's own files where states are compared
-# Most of the rules of a name. `proof ID`: the session of a trial restore (session/birth/proof.py).
-NAME_PATTERN = r"^(proof )?[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*(?![\s\S])"
+# Most of the rules of a name.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*(?![\s\S])"
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _REST = _FIRST | frozenset("._-")
 

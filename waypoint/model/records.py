@@ -16,6 +16,11 @@ from elsewhere."""
 Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN, max_length=MAX_NAME_BYTES)]
 """The name of a branch, checked like an Id."""
 
+LiveName = Annotated[
+    str, msgspec.Meta(pattern=NAME_PATTERN.replace("^", "^(proof )?", 1), max_length=MAX_NAME_BYTES + len("proof "))
+]
+"""The name of the branch of a live session, or `proof ID` of a trial restore (session/birth/proof.py)."""
+
 LayerKind = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}(?![\s\S])")]
 """The kind of a layer, which becomes the name of a folder."""
 
@@ -391,7 +396,7 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     `session`: its id. `tree`: the name of its upper tree. `started`: seconds since the epoch.
     """
 
-    branch: Name
+    branch: LiveName
     session: Id
     tree: Id
     started: float

@@ -16,12 +16,12 @@ from waypoint.model.facts import GcFacts
 from waypoint.model.paths import spelled
 from waypoint.model.session_facts import Capability
 from waypoint.model.stages import Stage
+from waypoint.model.users import group_name, user_name
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import Home
 from waypoint.service.housekeeping import gc_job
 from waypoint.service.shapes import Download
 from waypoint.session.birth import rights
-from waypoint.session.birth.users import group_name, user_name
 from waypoint.upper.contract import NEXT_STEPS, Outlook, Pool, mib
 
 WANTED = "config.json wants that"

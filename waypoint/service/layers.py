@@ -8,6 +8,7 @@ from waypoint.branch import refs
 from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.layer import Attachment
 from waypoint.capture.layers.table import NAMED
+from waypoint.launch.ground import homes
 from waypoint.launch.ground.start_plan import OWN_PLACES
 from waypoint.linux.storage import access
 from waypoint.model.errors import NotAllowed, UsageProblem
@@ -93,6 +94,7 @@ def attachments(attach: Mapping[str, str]) -> list[Attachment]:
             raise UsageProblem("attach", on, said, "choose another kind, such as model, cache or trace")
         check_absolute("attach", source)
         _check_access("attach", on, source, user, write=False)
+        homes.check_copied(source, "attach", on)
     return [Attachment(kind, source, user) for kind, source in attach.items()]
 
 

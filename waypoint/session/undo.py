@@ -20,11 +20,11 @@ from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import Failed, StateConflict, StoreDamaged, WaypointError
 from waypoint.model.records import Caller, Deed, Intent, Operation
+from waypoint.model.users import user_name
 from waypoint.records import callers
 from waypoint.records.names import Names
 from waypoint.records.reading import Reader
 from waypoint.session.applying import take_back
-from waypoint.session.birth.users import user_name
 from waypoint.session.checkpoint import LossConsent, checkpoint
 from waypoint.session.live.resources import Resources
 from waypoint.session.losses import kept_losses

@@ -5,8 +5,11 @@ import os
 from pathlib import Path
 
 from waypoint.linux.storage import mounts
+from waypoint.model.errors import UsageProblem
 from waypoint.model.paths import RUNTIME, SYSTEM_HOME, is_below
+from waypoint.model.records import Bind
 
+_CONTAINS = "it contains a home of Waypoint or its runtime folder"
 _NOTE = "home"  # file in a home's runtime folder that contains the home's path
 
 
@@ -44,6 +47,22 @@ def shows_one(path: str) -> bool:
             if on_one or is_below(path, place):
                 return True
     return False
+
+
+def check_bind(bind: Bind) -> None:
+    """Raise UsageProblem if the bind would show a part of a home or of Waypoint's runtime folder, OSError if its source
+    does not exist.
+    """
+    if shows_one(bind.source):
+        said, next_step = _CONTAINS, "bind the other folders in it one by one"
+        raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, next_step)
+
+
+def check_copied(source: str, tried: str, on: str) -> None:
+    """Raise UsageProblem if a copy of the folder `source` would contain a home or Waypoint's runtime folder."""
+    real = os.path.realpath(source)
+    if any(is_below(os.path.realpath(place), real) for place in (RUNTIME, *known())):
+        raise UsageProblem(tried, on, _CONTAINS, "name the other folders in it one by one")
 
 
 def _on_disk(path: str) -> tuple[tuple[int, int], str]:

@@ -67,6 +67,7 @@ def parse_bind(text: str) -> Bind:
     check_bind(bind)
     kind = "socket" if Path(source).is_socket() else "FIFO" if Path(source).is_fifo() else ""
     if readonly and kind:
+        homes.check_bind(bind)  # more important
         said = f":ro would not protect this {kind}: what a session sends to it is no change of a file"
         raise UsageProblem("bind", f"{source} at {target}", said, "leave out :ro, or leave out the bind")
     return bind

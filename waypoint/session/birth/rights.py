@@ -16,9 +16,10 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import NotAllowed, StateConflict, UsageProblem
 from waypoint.model.paths import is_below, spelled
 from waypoint.model.records import NOBODY, Bind, Ref, SessionLimits, Setting, User
+from waypoint.model.users import user_name
 from waypoint.records import callers
 from waypoint.records.names import Names
-from waypoint.session.birth.users import find_user, user_name
+from waypoint.session.birth.users import find_user
 from waypoint.session.live.resources import Resources
 
 MAX_LIVE = 256
@@ -163,9 +164,7 @@ def restricted(resources: Resources, setting: Setting) -> Setting:
 def _check_bind(bind: Bind) -> None:
     on = f"{bind.source} at {bind.target}"
     with contextlib.suppress(FileNotFoundError):  # the plan of the session's mounts reports it
-        if homes.shows_one(bind.source):
-            said = "it contains a home of Waypoint or its runtime folder"
-            raise UsageProblem("bind", on, said, "bind the other folders in it one by one")
+        homes.check_bind(bind)
         fstype = mounts.holding(bind.source)[0].fstype
         if fstype in ("cgroup", "cgroup2") or is_below(bind.source, _GROUPS):
             raise UsageProblem(

@@ -12,7 +12,8 @@ from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.records import Bind, Capture, ProcessesLayer, SessionLimits, Setting
 from waypoint.model.requests import StartRequest
-from waypoint.session.birth.users import change_of, find_user, user_name
+from waypoint.model.users import user_name
+from waypoint.session.birth.users import change_of, find_user
 from waypoint.upper import layout
 
 AsCaller = Callable[[], AbstractContextManager[None]]

@@ -2,7 +2,6 @@
 more than files (LDAP, sssd), else from the base's files.
 """
 
-import grp
 import os
 import pwd
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from waypoint.linux.storage import beneath
 from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.records import User
+from waypoint.model.users import user_name
 
 
 class Asker(NamedTuple):
@@ -115,18 +115,3 @@ def _rows(base: str, path: str, width: int) -> list[list[str]]:
     data = beneath.read_in_root(base, path, _MOST_BYTES) or b""
     rows = [line.split(":") for line in data.decode(errors="surrogateescape").splitlines()]
     return [row for row in rows if len(row) >= width]
-
-
-def user_name(uid: int) -> str:
-    """Return the host's name of the user `uid`, or the number as text."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
