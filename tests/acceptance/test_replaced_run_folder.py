@@ -76,6 +76,16 @@ def test_no_verb_hangs_on_replaced_files_of_the_run_folder(home: Home, hostile: 
     home.must("branch", "delete", "copy")
 
 
+def test_a_removed_run_folder_is_made_again_by_the_next_exec(home: Home, hostile: str) -> None:
+    home.must("exec", "-b", hostile, "--", "x=kept; rm -rf /run/waypoint")
+    check_session(home, hostile)
+    assert quick(home, "exec", "-b", hostile, "-i", "--timeout", "60", "--", "cat", stdin=b"in").stdout == "in"
+    assert home.must("run", "-b", hostile, "--", "waypoint", "status").code == 0
+    ended = home.cli("exec", "-b", hostile, "--timeout", "0.2", "--json", "--", "trap '' INT; while :; do :; done")
+    assert (ended.code, [one["code"] for one in ended.json()["degraded"]]) == (124, ["shell-renewed"])
+    check_session(home, hostile)
+
+
 @pytest.mark.soak(part="floods")
 @pytest.mark.parametrize("place", PLACES)
 def test_without_its_run_folder_run_works_and_copies_are_whole(home: Home, hostile: str, place: str) -> None:
@@ -90,8 +100,11 @@ def test_without_its_run_folder_run_works_and_copies_are_whole(home: Home, hosti
         assert "\n  next: run the command again, if it does no harm to run it twice\n" in lost.stderr
     assert home.cli("run", "-b", hostile, "--", "sh", "-c", "exit 3", timeout_s=LIMIT_S).code == 3
     failed = home.cli("exec", "-b", hostile, "--timeout", "2", "--", "true", timeout_s=LIMIT_S)
-    assert failed.code == 125
-    assert "\n  next: " in failed.stderr
+    if place == "gone":
+        assert failed.code == 0  # the folder is made again
+    else:
+        assert failed.code == 125
+        assert "\n  next: " in failed.stderr
     assert quick(home, "checkpoint", "live", "-b", hostile, "--json").json()["tier"] == "live"
     quick(home, "fork", "live", "copy")
     check_session(home, "copy")

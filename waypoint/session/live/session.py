@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shellwrap.ring import Ring
-from waypoint.launch.ground.start_plan import has_hooks, shell_of
+from waypoint.capture.layers.shell import LAST
+from waypoint.launch.ground.start_plan import BRANCH_FILE, has_hooks, shell_of
 from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.program import MASTER_FD
 from waypoint.launch.spec import START_S
@@ -19,7 +20,7 @@ from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import cgroups, pidfd, procfs
 from waypoint.linux.tty import ptys
 from waypoint.model.conditions import Degradation
-from waypoint.model.paths import COMMAND_FILE, INIT, RING_FILE, RUN_FOLDER
+from waypoint.model.paths import COMMAND_FILE, INIT, OWN_FOLDER, RING_FILE, RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
 from waypoint.model.streams import Inlet, Outlet
@@ -135,7 +136,7 @@ class LiveSession:
         self.inside = Spool(run_folder, clear_unread)
         state_path = str(folder / COMMAND_FILE)
         self.shell = CommandLine(self.terminal, run_folder, record.nonce, state_path, self.processes, self.ended)
-        self.shell.can_renew = self._can_renew
+        self.shell.can_renew, self.shell.remake_folder = self._can_renew, self._remake_run_folder
         self.shell.renew = lambda: renew(self.shell, self.branch)
         if (expected_by := record.row.started + FIRST_PROMPT_S) > time.time() and has_hooks(self.shell_path):
             self.shell.first_prompt_by = expected_by
@@ -148,9 +149,32 @@ class LiveSession:
         """Take over a running session, with the files in `folder`. Raises OSError if it has ended."""
         return cls(record, folder, launcher)
 
+    def _remake_run_folder(self) -> bool:
+        """Make /run/waypoint again if the session has removed it. Return False if that is not possible: something else
+        is in its place, or the session's user may not make it.
+        """
+        content = {"nonce": self.record.nonce, BRANCH_FILE: self.branch, **dict.fromkeys(LAST, "")}
+        files = {name: f"{text}\n".encode() if text else b"" for name, text in content.items()}
+        try:
+            above = _open_folder(self.record.init_pid, os.path.dirname(RUN_FOLDER))
+            try:
+                self.shell.desk.folder.remake(above, files)
+            finally:
+                os.close(above)
+            self.inside.reopen()
+        except OSError as error:
+            log.info("the run folder of %s cannot be made again: %s", self.branch, error)
+            return False
+        return True
+
     def _can_renew(self) -> bool:
-        """Whether pid 1 starts a new shell in the place of a killed one. That of earlier versions does not."""
-        with contextlib.suppress(ProcessLookupError):
+        """Whether pid 1 starts a new shell in the place of a killed one. That of earlier versions does not. A removed
+        run folder is made again, since pid 1 looks into it.
+        """
+        with contextlib.suppress(OSError):
+            os.close(_open_folder(self.record.init_pid, OWN_FOLDER))  # has the program that starts the shell
+            if not os.fstat(self._run_dir).st_nlink and not self._remake_run_folder():
+                return False
             return f"/{INIT}" in procfs.command_line(self.record.init_pid)
         return False
 

@@ -67,6 +67,7 @@ class CommandLine:
         shell's exit status when the session has ended (None: unknown).
         """
         self.renew: Callable[[], Awaitable[None]] = _no_renewal  # gives a new shell the state of the previous shell
+        self.remake_folder: Callable[[], bool] = lambda: False  # makes a removed run folder again, if that is possible
         self.can_renew: Callable[[], bool] = lambda: False  # see Desk
         self.first_prompt_by = 0.0  # seconds since the epoch; the first prompt is overdue after this
         self.watch = ShellWatch(terminal, nonce, processes)
@@ -249,7 +250,12 @@ class CommandLine:
         )
         folder = self.desk.folder
         await self.desk.terminal.moving.wait()
-        self.desk.go.open()
+        try:
+            self.desk.go.open()
+        except FileNotFoundError:
+            if not self.remake_folder():
+                raise
+            self.desk.go.open()
         folder.write(f"cmd.{record.id}", text.encode(errors="surrogateescape"))
         feed = InputFeed(folder, f"in.{record.id}") if record.stdin else None
         try:

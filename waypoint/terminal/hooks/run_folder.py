@@ -51,6 +51,19 @@ class RunFolder:
         facts = os.fstat(fd)
         self._owner = (facts.st_uid, facts.st_gid)
 
+    def remake(self, above: int, files: dict[str, bytes]) -> None:
+        """Make the folder again, with `files`, in the folder `above`, from which the session has removed it. `fd` then
+        refers to the new folder. Raises OSError, also if something else is in its place.
+        """
+        name = os.path.basename(RUN_FOLDER)
+        with idmapped.acting_as(*self._owner):
+            os.mkdir(name, 0o700, dir_fd=above)
+        new = beneath.open_beneath(above, name, os.O_RDONLY | os.O_DIRECTORY)
+        os.dup2(new, self.fd, inheritable=False)
+        os.close(new)
+        for file, data in files.items():
+            self.write(file, data)
+
     def write(self, name: str, data: bytes) -> None:
         """Replace the file by a new one that contains `data`. Not atomic: readers must wait until this has returned."""
         with contextlib.suppress(FileNotFoundError):

@@ -104,10 +104,17 @@ class Spool:
         asyncio.get_running_loop().remove_reader(self._bell)
         os.close(self._bell)
         self._bell = -1
+        thread = self._thread
         tasks = [task for task in (self._attending, *self._tasks) if task is not None]
         for task in tasks:
             task.cancel()
-        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: self._thread.close())
+        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: thread.close())
+
+    def reopen(self) -> None:
+        """Serve the requests in the folder that has replaced a removed one. Raises OSError."""
+        if self._bell >= 0 and self._on_request is not None:
+            self.close()
+            self.open(self._on_request)
 
     def _listen(self) -> None:
         if self._bell >= 0:

@@ -2,6 +2,7 @@
 shell wrote when it ended.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -56,4 +57,7 @@ def _whole(read: Callable[[str, int], bytes], name: str) -> bytes:
 def _parse(read: Callable[[str, int], bytes], layer: ShellLayer) -> ShellDump:
     data = in_order(read(layer.file, layer.size_bytes))
     name = history_in(data)
-    return parse(data, layer.kind, read(name, MAX_BYTES) if name else None)
+    history = None
+    with contextlib.suppress(FileNotFoundError):  # the session has removed it
+        history = read(name, MAX_BYTES) if name else None
+    return parse(data, layer.kind, history)
