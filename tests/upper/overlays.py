@@ -73,6 +73,21 @@ def make_stack(corner: Path) -> Stack:
     return stack
 
 
+def random_history(folder: Path, choose: random.Random, steps: tuple[int, int, int]) -> Stack:
+    """A base with random files, a random upper "one" over it, and "other", a copy of "one" with random changes.
+    `steps`: the numbers of random things that are done for each.
+    """
+    stack = Stack(folder)
+    stack.base.mkdir(parents=True)
+    change_at_random(stack.base, choose, steps[0])
+    with stack.writable("one") as merged:
+        change_at_random(merged, choose, steps[1])
+    stack.copy_upper("one", "other")
+    with stack.writable("other") as merged:
+        change_at_random(merged, choose, steps[2])
+    return stack
+
+
 def change_at_random(root: Path, choose: random.Random, steps: int) -> None:
     """Do `steps` random things below `root`, as programs of a session would."""
     top = os.fsencode(root)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.upper.overlays import Picture, Stack, change_at_random, make_stack, picture
+from tests.upper.overlays import Picture, Stack, make_stack, picture, random_history
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper import copying, transaction
 from waypoint.upper.apply_journal import ApplyPlan, Journal, Step, journals_in
@@ -147,14 +147,7 @@ def linked(root: Path, plan: ApplyPlan) -> set[frozenset[bytes]]:
 def random_machine(corner: Path, seed: int) -> tuple[Machine, random.Random]:
     """A machine like the view of the random upper "one", and a random upper "other" over the same base."""
     choose = random.Random(seed)
-    stack = Stack(corner / f"history-{seed}")
-    stack.base.mkdir(parents=True)
-    change_at_random(stack.base, choose, 25)
-    with stack.writable("one") as merged:
-        change_at_random(merged, choose, 10)
-    stack.copy_upper("one", "other")
-    with stack.writable("other") as merged:
-        change_at_random(merged, choose, 12)
+    stack = random_history(corner / f"history-{seed}", choose, (25, 10, 12))
     machine = Machine(stack, stack.folder / "machine")
     with stack.view("one") as view:
         subprocess.run(["cp", "-a", view, machine.folder], check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.overlays import Picture, Stack, change_at_random, make_stack, picture
+from tests.upper.overlays import Picture, Stack, make_stack, picture, random_history
 from waypoint.linux.storage import access
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper.comparing import Change, Scope, changes, contents
@@ -58,15 +58,7 @@ def expected(wanted: Picture, present: Picture) -> dict[str, str]:
 def test_the_differences_of_random_histories_are_those_of_full_pictures(corner: Path) -> None:
     make_stack(corner)
     for seed in range(HISTORIES):
-        choose = random.Random(seed)
-        stack = Stack(corner / f"history-{seed}")
-        stack.base.mkdir(parents=True)
-        change_at_random(stack.base, choose, 25)
-        with stack.writable("one") as merged:
-            change_at_random(merged, choose, 15)
-        stack.copy_upper("one", "other")
-        with stack.writable("other") as merged:
-            change_at_random(merged, choose, 8)
+        stack = random_history(corner / f"history-{seed}", random.Random(seed), (25, 15, 8))
         for wanted, present in (("one", ""), ("other", "one"), ("one", "other"), ("other", "")):
             with stack.view(wanted) as shown:
                 after = picture(shown)
