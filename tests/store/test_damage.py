@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from tests.store.stores import add_image, examples, put_folder, take_out
 from tests.upper.pictures import picture
+from waypoint.capture.storing import work
 from waypoint.linux.storage.deep import remove_path
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import StateConflict, StoreDamaged, WaypointError
-from waypoint.store import config, locking
+from waypoint.store import config, locking, trees
 from waypoint.store.encryption import Secret
 from waypoint.store.objects import Kind
 from waypoint.store.scan import ScanOptions, store_folder
@@ -166,3 +167,20 @@ def test_a_store_that_has_lost_its_key_is_not_given_another_one(sound: tuple[Pat
     (tmp_path / "store/config.json").unlink()
     with pytest.raises(StoreDamaged, match=r"config\.json is missing"):
         Store(str(tmp_path / "store"))
+
+
+def test_checks_look_once_at_what_images_have_in_common_and_again_after_damage(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_bytes(os.urandom(5000))
+    root = put_folder(store, tmp_path / "folder")
+    images = [add_image(store, root) for _ in range(2)]
+    assert work._problems(store, images[0]) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(trees, "references", lambda *_: pytest.fail("looks again"))
+        assert work._problems(store, images[1]) == []
+    with store.reading() as reader:
+        content = reader.get(Kind.ROOT, root)
+    damage(store, content)
+    assert work._problems(store, images[1]) != []

@@ -111,6 +111,17 @@ class Store:
                 reader.close()
                 index.close()
 
+    def state(self) -> object:
+        """A value that is another one after each change of the packs or of the index."""
+        with os.scandir(f"{self.path}/packs") as packs:
+            paths = sorted(pack.path for pack in packs)
+        found = [self.path]
+        for path in (*paths, f"{self.path}/index.db", f"{self.path}/index.db-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                facts = os.stat(path)
+                found.append(f"{path} {facts.st_size} {facts.st_mtime_ns}" if facts.st_size else "")
+        return tuple(found)
+
     @contextlib.contextmanager
     def writing(self, *, wait: bool = True) -> "Iterator[Writer]":
         """Add objects and images, as the store's only writer. Raises StateConflict if there is another one and not

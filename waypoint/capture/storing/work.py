@@ -37,6 +37,10 @@ from waypoint.store.store import Reader, Store, Writer, make_store
 OnProgress = Callable[[int], None]
 
 INGEST_NICE = 10
+_whole: dict[object, set[bytes]] = {}
+"""The objects that checks have found, by the state of the store: at most of the last state. Images that are checked one
+after the other have most objects in common.
+"""
 
 
 def carry_out(task: Task, on_progress: OnProgress) -> object:
@@ -52,6 +56,14 @@ def carry_out(task: Task, on_progress: OnProgress) -> object:
     return _carry_out(store, order, on_progress)
 
 
+def _problems(store: Store, image: str) -> list[str]:
+    state = store.state()
+    if state not in _whole:
+        _whole.clear()
+    with store.reading() as reader:
+        return list(upkeep.image_problems(reader, image, _whole.setdefault(state, set())))
+
+
 def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> object:
     answer: object = None
     match order:
@@ -62,8 +74,7 @@ def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> obje
         case Verify():
             answer = upkeep.verify(store, read_data=order.read_data)
         case Check():
-            with store.reading() as reader:
-                answer = list(upkeep.image_problems(reader, order.image, set()))
+            answer = _problems(store, order.image)
         case Measure():
             with store.reading() as reader:
                 answer = upkeep.sizes(reader, order.images)
