@@ -7,6 +7,7 @@ a btrfs in a file (loop_pool.py).
 import contextlib
 import dataclasses
 import errno
+import logging
 import math
 import os
 import subprocess
@@ -19,6 +20,7 @@ from waypoint.model.ids import random_hex
 from waypoint.upper.contract import Outlook, PoolUsage, Shares, refusals
 from waypoint.upper.trees import FolderOfTrees
 
+_log = logging.getLogger(__name__)
 _SETTLE_S = 10.0
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
 _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine a commit takes 1 to 3 ms
@@ -55,13 +57,13 @@ class BtrfsPool(FolderOfTrees):
             with contextlib.suppress(OSError):  # a full pool: then the sizes are those of the last commit
                 btrfs.sync_filesystem(self._folder)
         try:
-            found = btrfs_sharing.sharing(self._folder, limit_s)
-        except (OSError, subprocess.CalledProcessError):
-            return super().measure(names, limit_s)
+            found = self._sharing(limit_s)
         except subprocess.TimeoutExpired as error:
             said = f"it takes longer than {error.timeout:g} s"
             failed = {name: Failed("measure the upper tree", name, said) for name in names}
             return PoolUsage({}, failed, self.unique_bytes())
+        if found is None:
+            return super().measure(names, limit_s)
         trees = {name: Shares(*found.trees[name]) for name in names if name in found.trees}
         return PoolUsage(trees, {}, found.all_bytes)
 
@@ -70,8 +72,20 @@ class BtrfsPool(FolderOfTrees):
             found = btrfs.disk_usage(path, limit_s)
         return Shares(found.total, found.own)
 
+    def _sharing(self, limit_s: float | None = None) -> btrfs_sharing.Sharing | None:
+        """None if the disk cannot be read. Raises TimeoutExpired after `limit_s`."""
+        try:
+            return btrfs_sharing.sharing(self._folder, limit_s)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = error.stderr.decode(errors="replace") if isinstance(error, subprocess.CalledProcessError) else error
+            _log.info("the pool is measured file by file: %s", str(said).strip().rpartition("\n")[2])
+            return None
+
     def unique_bytes(self) -> int:
         with refusals("measure the pool", self._folder):
+            sharing = self._sharing()
+            if sharing is not None:
+                return sharing.all_bytes
             found = btrfs.disk_usage(self._folder)
         return found.own + found.shared_here
 
