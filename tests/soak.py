@@ -33,6 +33,7 @@ STOCK = (
 PARTS = {
     "agents": Part("MCP with other clients (needs npm)", 1),
     "advice": Part("each step that a message advises is carried out", 2, 2),
+    "agents-day": Part("500 turns of an agent with 2 GB of packages: what is kept on the disk, and no silence", 30),
     "chaos": Part("random kills and many clients at once, with a printed seed", 1),
     "criu": Part("CRIU is killed, hangs, dies or reads a damaged image", 2),
     "disks": Part("full disks, read-only pools, pools that grow and shrink", 6),
