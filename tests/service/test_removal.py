@@ -16,7 +16,7 @@ from waypoint.branch import removal
 from waypoint.branch.undo import plan
 from waypoint.capture.captures import Captures
 from waypoint.model.errors import Failed, StateConflict, UnknownName
-from waypoint.model.records import Capture, Ref, Standing
+from waypoint.model.records import Capture, Point, Ref, Standing
 from waypoint.records.names import Names
 from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
@@ -335,3 +335,17 @@ def test_a_capture_that_is_named_during_the_survey_is_not_removed(
     assert len(surveys) == 2, "no second survey after another's write"
     assert [one.id for one in removal.remove(captures, names, NEVER)] == []
     assert surveys[2:] == [names], "the survey was made inside the transaction"
+
+
+def test_the_last_points_of_a_branch_keep_their_captures(
+    names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "MOST_POINTS", 2)
+    first, second, third, tip = chain(names, 4)
+    for capture in (first, second, second, third):
+        with names.change("point") as change:
+            change.point = Point(capture=capture.id, branch_created=1.0, label="a prompt")
+    found = removal.survey(names, names.operations()[3].at)
+    assert found.removable == [first.id]
+    assert {second.id, third.id, tip.id} <= found.kept.keys()
+    assert remove(captures, names) == [first.id, second.id, third.id], "a point is kept as long as an operation"
