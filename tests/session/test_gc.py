@@ -144,9 +144,7 @@ def test_beyond_the_budget_the_oldest_operations_lose_their_undo(own: Home) -> N
     own.must("undo", str(numbers[4]))
     assert client.fork("x", "first")[0].exec("echo $kept").output == b"3\n"
 
-    config = own.path / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "undo_budget_bytes": 1}))
-    os.kill(own.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
+    own.must("setup", "--undo-budget", "1")
     own.must("checkpoint", "x", "--force", "--wait", "-b", "main")
     wait_until(
         lambda: (

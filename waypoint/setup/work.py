@@ -19,6 +19,7 @@ from waypoint.linux.storage import files, ownership
 from waypoint.model.errors import Failed, HostLacks, StateConflict, UsageProblem, WaypointError
 from waypoint.model.packages import make_importable
 from waypoint.model.paths import as_root, home_id, is_below, is_config_of_home, spelled
+from waypoint.model.rendering import size
 from waypoint.setup import config as config_file
 from waypoint.setup import criu_choice, home_removal
 from waypoint.setup.config import CONFIG, FORMAT
@@ -120,6 +121,8 @@ def install(home: Path, options: dict[str, str]) -> None:
         if _who(wanted) != _who(before) or not before:
             say(f"{_who(wanted)} may use the home")
         _say_who_may_not(before, wanted)
+        if (budget := wanted.get("undo_budget_bytes")) != before.get("undo_budget_bytes"):
+            say(f"captures that only undo needs may take {size(budget)}")
     uid = before.get("trusted_uid")
     if uid is not None and uid != wanted["trusted_uid"]:
         kept = f"sessions that user {_name(pwd.getpwuid, uid)} started with full trust keep their rights and binds"
