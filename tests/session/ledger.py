@@ -17,6 +17,7 @@ SETTLE_S = 15.0  # a CRIU that hangs is killed after 7 s, and so is the CRIU of 
 _TABLES = {
     "live": "SELECT ready, record FROM live",
     "captures": "SELECT NOT ifnull(removed, 0), record FROM captures LEFT JOIN standings ON id = capture",
+    "stored": "SELECT ifnull(durable, 0), record FROM captures LEFT JOIN standings ON id = capture",
     "refs": "SELECT name, record FROM refs",
 }
 
@@ -47,11 +48,17 @@ def differences(home: Home) -> list[str]:
     sessions = {row["session"] for row in live}
     group = group_of(home)
     found = [f"half-made on record: {row['branch']}" for ready, row in tables["live"] if not ready]
-    trees = {row["tree"] for row in live} | {row["layers"]["files"]["tree"] for row in captures.values()}
-    pool = Path(f"/proc/{pid}/root{home.path}/pool")
+    pool, hot = Path(f"/proc/{pid}/root{home.path}/pool"), home.path / "hot"
+    in_store = {row["id"] for is_stored, row in tables["stored"] if is_stored}
+    copied = {
+        key: row
+        for key, row in captures.items()
+        if key not in in_store or (pool / row["layers"]["files"]["tree"]).exists() or (hot / key).exists()
+    }
+    trees = {row["tree"] for row in live} | {row["layers"]["files"]["tree"] for row in copied.values()}
     found += _compare("tree", trees, {path.name for path in pool.iterdir()})
-    hot = {key for key, row in captures.items() if "terminal" in row["layers"]}
-    found += _compare("hot folder", hot, {path.name for path in (home.path / "hot").iterdir()})
+    folders = {key for key, row in copied.items() if "terminal" in row["layers"]}
+    found += _compare("hot folder", folders, {path.name for path in hot.iterdir()})
     found += _compare("cgroup", sessions, {path.name for path in group.iterdir() if is_id(path.name)})
     found += _compare("runtime folder", sessions, {path.name for path in (home.runtime / "sessions").iterdir()})
     found += _compare("group of a CRIU", set(), {path.name for path in group.glob("dumps/*/")})
