@@ -10,7 +10,7 @@ import pytest
 
 from tests.upper.pool_homes import MIB, PoolHome, operation_of, reserved_bytes, take_room, wait_for_no_loop
 from tests.waiting import PATIENCE_S, wait_until
-from waypoint.linux.storage import mounts, quota
+from waypoint.linux.storage import btrfs, mounts, quota
 from waypoint.upper import pool_file
 from waypoint.upper.contract import Pool
 
@@ -40,7 +40,7 @@ def test_a_tree_is_limited_or_the_pool_reports_the_reason(pool: Pool, pool_home:
 
 
 @pytest.mark.requires("simple-quotas")
-def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
+def test_in_a_pool_with_limits_a_compaction_moves_no_data(corner: Path) -> None:
     pool = PoolHome(corner, "btrfs").open()
     for number in range(4):
         take_room(pool, number, 100 * MIB)
@@ -49,13 +49,16 @@ def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
     pool.settle()
     assert pool.why_stays() == ""
     assert pool.limit("tree-3", 200 * MIB) == ""
-    size = reserved_bytes(corner / "pool.img")
-    assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
+    image, end = corner / "pool.img", btrfs.end_of_chunks(pool.folder)
+    before, spare = reserved_bytes(image), pool.spare_bytes()
+    assert 16 * MIB <= pool.compact(lambda: True) == spare
+    assert abs(before - spare - reserved_bytes(image)) <= MIB
+    assert btrfs.end_of_chunks(pool.folder) == end
     pool.close()
     pool = PoolHome(corner, "btrfs").open()
     assert "a session with --disk has used the pool" in pool.why_stays()
     assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
-    assert reserved_bytes(corner / "pool.img") == size
+    assert os.stat(f"{pool.path('tree-3')}/data").st_size == 100 * MIB
     pool.close()
 
 

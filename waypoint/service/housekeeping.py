@@ -377,13 +377,12 @@ class _Work:
 
 def _stays(home: Home) -> list[str]:
     """Return, in words, which free space stays in the pool, and why."""
-    if why := home.pool.why_stays():
-        return [f"the free space of the pool: {why}"]
+    stays = [f"the free space of the pool: {why}"] if (why := home.pool.why_stays()) else []
     with contextlib.suppress(WaypointError):  # the disk fails; `failed` says so
         if spare := home.pool.spare_bytes():
             when = "it is given back when no session lives ('waypoint gc --compact')"
-            return [f"{mib(spare)} of free space in the pool: {when}"]
-    return []
+            stays.append(f"{mib(spare)} of free space in the pool: {when}")
+    return stays
 
 
 def _kept(home: Home, found: removal.Survey) -> list[KeptFacts]:

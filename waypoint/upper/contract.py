@@ -202,8 +202,8 @@ class Pool(Protocol):
         ...
 
     def why_stays(self) -> str:
-        """Return the reason, as text, why `compact` cannot give the pool's free space back to the disk; "" if it
-        can.
+        """Return the reason, as text, why `compact` cannot give all of the pool's free space back to the disk; "" if
+        it can.
         """
         ...
 

@@ -2,9 +2,9 @@
 
 Its file system is as large as the disk allows, and the part of the file that has disk space grows before the space is
 needed (pool_file.py). The file is compacted (made smaller) while no session lives. pool_image.py makes and mounts it.
-After btrfs has begun to count what each tree writes (for `--disk`), the pool is never compacted again: moving chunks
-has then made the file system read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a removed tree
-and aborts the transaction).
+After btrfs has begun to count what each tree writes (for `--disk`), a compaction moves no data, and only cuts off the
+free space behind the last chunk: moving chunks has then made the file system read-only for good (Linux 6.18:
+`__btrfs_free_extent` finds no group for a removed tree and aborts the transaction).
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _FULL_PERCENT = (25, 50, 85)  # chunks at most this full are moved, the emptiest
 _RETRY_S = 0.02
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
 
-_COUNTED = "a session with --disk has used the pool, so its free space is kept in it for later sessions"
+_COUNTED = "a session with --disk has used the pool, so free space between its files is kept for later sessions"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -151,8 +151,9 @@ class LoopPool(BtrfsPool):
         """By how many bytes the reserved part can grow; below 0 if the disk has less than the floor."""
         return whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
 
-    def _promised_bytes(self) -> int:
-        return max(0, min(self._spare_of_disk(), whole(filesystem.free_bytes(self._home))))
+    def _promise_end(self) -> int:
+        """How large the reserved part could become."""
+        return self.reserved_bytes + max(0, min(self._spare_of_disk(), whole(filesystem.free_bytes(self._home))))
 
     def _addition(self, space: _Space, ahead_bytes: int) -> int:
         """By how many bytes the reserved part should grow: whole steps or, on a fuller disk, all that the disk can
@@ -180,15 +181,15 @@ class LoopPool(BtrfsPool):
         """Whether the file system should have another size. Each change is a commit, so small differences stay."""
         if self._is_compacting:
             return False
-        promised = self._promised_bytes()
-        if promised == 0 or space.total_bytes < space.reserved_bytes:
-            return space.total_bytes != max(space.reserved_bytes, space.end_bytes)
-        wanted = max(space.reserved_bytes + promised, space.end_bytes)
+        promised = self._promise_end()
+        wanted = max(promised, space.end_bytes)
+        if promised == space.reserved_bytes or space.total_bytes < space.reserved_bytes:
+            return space.total_bytes != wanted
         return abs(space.total_bytes - wanted) > self._sizes.step_bytes // 2
 
     def _promise(self) -> None:
         try:
-            self._file.promise(self.reserved_bytes + self._promised_bytes())
+            self._file.promise(self._promise_end())
         except OSError as err:
             if err.errno not in _NO_SPACE:
                 raise
@@ -220,7 +221,7 @@ class LoopPool(BtrfsPool):
 
     def spare_bytes(self) -> int:
         with refusals("look at the pool", self._image):
-            spare = 0 if self._counts else self._spare()
+            spare = self._spare_behind_chunks() if self._counts else self._spare()
         return spare if spare >= _LEAST_PIECE_BYTES else 0
 
     def _spare(self) -> int:
@@ -243,10 +244,23 @@ class LoopPool(BtrfsPool):
                 self._settle()
                 if not self.spare_bytes():
                     return 0
+                if not self._counts:  # moving data needs some unallocated space
+                    self._file.reserve(min(end_of_chunks(self.folder) + _PIECE_BYTES, self._promise_end()))
                 self._file.withdraw()  # the next `grow_if_needed` promises again
-                return self._compact()
+                return self._cut_off(self.spare_bytes()) if self._counts else self._compact()
             finally:
                 self._is_compacting = False
+
+    def _spare_behind_chunks(self) -> int:
+        """How much can be cut off without moving data."""
+        return whole(min(self._spare(), self.reserved_bytes - end_of_chunks(self.folder) - self._least_unallocated()))
+
+    def _least_unallocated(self) -> int:
+        return max(self._sizes.headroom_bytes // _METADATA_SHARE, _LEAST_UNALLOCATED_BYTES)
+
+    def _cut_off(self, spare: int) -> int:
+        self._file.cut(self.reserved_bytes - spare)
+        return spare
 
     def _settle(self) -> None:
         """Wait until the kernel has freed the space of removed trees, 10 s at most."""
@@ -280,8 +294,7 @@ class LoopPool(BtrfsPool):
         back.
         """
         space = btrfs.space_on_device(self.folder)
-        headroom = max(self._sizes.headroom_bytes // _METADATA_SHARE, _LEAST_UNALLOCATED_BYTES)
-        piece = whole(min(_PIECE_BYTES, self._spare(), space.unallocated_bytes - headroom))
+        piece = whole(min(_PIECE_BYTES, self._spare(), space.unallocated_bytes - self._least_unallocated()))
         while piece >= _LEAST_PIECE_BYTES and not self._is_broken_off:
             try:
                 self._file.cut(space.total_bytes - piece)
