@@ -67,6 +67,36 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
                 max_runs=5,
             ),
             Figure(
+                name=f"restore --only files of 10 changes among {many} files",
+                unit="ms",
+                measure=lambda: ms_of_command(
+                    home.argv("restore", "after", "-b", "large", "--only", "files"), home.env
+                ),
+                floor=lambda: _ms_on_large(home, f"mkdir -p /srv/ten; cp -a {folder}/many/d1/f? /srv/ten"),
+                floor_name="cp -a of 10 files in the session",
+                aim=at_most(150, "ms"),
+                before=lambda: _change_ten(home, f"{folder}/many/d0"),
+                max_runs=5,
+            ),
+            Figure(
+                name=f"pause of a restore --only files of 10 changes among {many} files",
+                unit="ms",
+                measure=lambda: _paused_ms(home, "after"),
+                aim=at_most(50, "ms"),
+                before=lambda: _change_ten(home, f"{folder}/many/d0"),
+                max_runs=5,
+            ),
+            Figure(
+                name=f"pause of a restore --only files of {many} changed files",
+                unit="ms",
+                measure=lambda: _paused_ms(home, "after"),
+                floor=lambda: _ms_on_large(home, f"rm -rf /srv/copy; cp -a {folder}/many /srv/copy"),
+                floor_name="cp -a in the session",
+                aim=at_most(3000, "ms"),
+                before=lambda: _change_all(home, f"{folder}/many"),
+                max_runs=2,
+            ),
+            Figure(
                 name=f"apply of {few} small files",
                 unit="ms",
                 measure=lambda: ms_of_command(home.argv("apply", "main", "--", f"{folder}/few"), home.env),
@@ -108,3 +138,21 @@ def _ms_of_copy(source: Path, copy: Path) -> float:
     start = time.monotonic()
     subprocess.run(["cp", "-a", source, copy], check=True)
     return 1000 * (time.monotonic() - start)
+
+
+def _ms_on_large(home: Home, script: str) -> float:
+    return ms_of_command(home.argv("run", "-b", "large", "--", "sh", "-c", script), home.env)
+
+
+def _change_ten(home: Home, folder: str) -> None:
+    home.must("run", "-b", "large", "--", "sh", "-c", f"for i in $(seq 10); do echo y > {folder}/f$i; done")
+
+
+def _change_all(home: Home, folder: str) -> None:
+    change = f"find {folder} -type f | xargs -n 5000 sed -i s/content/changed/"
+    home.must("run", "-b", "large", "--", "sh", "-c", change, timeout_s=300)
+
+
+def _paused_ms(home: Home, name: str) -> float:
+    done = home.must("restore", name, "-b", "large", "--only", "files", "--json", timeout_s=300).json()
+    return float(done["exchanged"]["paused_ms"])
