@@ -211,7 +211,7 @@ def test_an_upgrade_of_waypoint_changes_the_script_of_pid_1(own_home: Home, tmp_
     home.must("daemon", "stop")
     for name in ("waypoint", "shellwrap", "criu_profiles"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    script = tmp_path / "shellwrap/init.sh"
+    script = tmp_path / "shellwrap/first.sh"
     script.write_text("#!/bin/sh\n# A later version.\n" + script.read_text())
 
     def upgraded(*args: str) -> str:
@@ -220,14 +220,14 @@ def test_an_upgrade_of_waypoint_changes_the_script_of_pid_1(own_home: Home, tmp_
 
     made = json.loads(upgraded("restore", "older", "--new", "continued", "--tier", "live", "--json"))
     assert made["degraded"] == []
-    assert upgraded("exec", "-b", "continued", "echo $X; wc -l </.waypoint/init.sh").split() == [
+    assert upgraded("exec", "-b", "continued", "echo $X; wc -l </.waypoint/first.sh").split() == [
         "before",
-        str(len((ROOT / "shellwrap/init.sh").read_text().splitlines())),
+        str(len((ROOT / "shellwrap/first.sh").read_text().splitlines())),
     ]
     upgraded("checkpoint", "again", "-b", "continued")
     upgraded("stop", "continued")
     upgraded("restore", "again", "--new", "started", "--tier", "respawn")
-    lines = upgraded("exec", "-b", "started", "wc -l </.waypoint/init.sh")
+    lines = upgraded("exec", "-b", "started", "wc -l </.waypoint/first.sh")
     assert int(lines) == len(script.read_text().splitlines())
     upgraded("stop", "--all", "--discard")
     upgraded("daemon", "stop")
