@@ -134,7 +134,9 @@ def refused(done: Completed) -> re.Match[str]:
 
 
 def on_record(home: Home) -> object:
-    return [home.must(*words, "--json").stdout for words in (("log", "--all"), ("op", "log"))]
+    """Return all captures and operations, without the counts of changes, which are made when somebody asks for them."""
+    captures = home.must("log", "--all", "--json").json()
+    return [{**one, "changes": None} for one in captures], home.must("op", "log", "--json").json()
 
 
 def tree_of(home: Home, name: str) -> str:

@@ -187,6 +187,7 @@ def _snapshot(resources: Resources, live: LiveSession, standing: contextlib.Exit
     """
     if resources.pool.driver != "btrfs":
         return ""
+    resources.pool.check_writable()
     name = new_id()
     with resources.names.change("capture") as change:
         change.add_disposable(name)
