@@ -204,6 +204,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "network": _answers(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", ".", "h11"),
     "node": _answers("node", "--version"),
     "npm": _answers("npm", "--version"),
+    "agents": _answers("test", "-e", str(ROOT / ".venv/agents/installed")),
     "man": _answers("man", "--version"),
     "seccomp": _answers(sys.executable, "-c", _SECCOMP),
     "simple-quotas": _in_private_mounts(

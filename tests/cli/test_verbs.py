@@ -313,6 +313,8 @@ PRINT_FACTS = {
         "import",
         "gc",
         "du",
+        "install",
+        "uninstall",
     ),
 }
 

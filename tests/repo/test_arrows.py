@@ -63,7 +63,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "setup": {"machine": set()},
     "service": {"background": set(), "inside": {"", "background"}},
     "daemon": {"http": set()},
-    "agents": {"": set(), "mcp": {""}},
+    "agents": {"": set(), "mcp": {""}, "plugin": set()},
     "cli": {
         "": set(),
         "fast": {""},

@@ -155,7 +155,8 @@ def called(module: ast.Module, names: Sequence[str]) -> Iterator[str]:
 
 
 def code() -> list[Path]:
-    return list(tree.python_files("waypoint"))
+    """All modules; the hooks of the plugin are none: agents start them, also inside sessions."""
+    return [path for path in tree.python_files("waypoint") if "plugin" not in path.parts]
 
 
 def test_one_module_opens_the_paths_of_sessions() -> None:

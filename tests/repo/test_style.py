@@ -44,6 +44,7 @@ READS_ENVIRONMENT: dict[str, str] = {
     "waypoint/daemon/main.py": "a program: passes the supervisor's variables on to the next supervisor",
     "waypoint/daemon/supervisor.py": "a program: passes a few variables of its caller on to the daemon",
     "waypoint/setup/trials.py": "a program: tries the CRIU that the daemon was told to use",
+    "waypoint/agents/plugin/hooks/hook.py": "a program: agents start it, in and outside of sessions",
     "waypoint/client/address.py": "the SDK has the same default home and branch as the command line",
 }
 """Files outside cli/ that may read the environment."""

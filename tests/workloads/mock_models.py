@@ -2,7 +2,8 @@
 
 It runs inside sessions as `mock_models.py PORT LOG` and needs only Python. The answer is `ANSWER <n> to <message>`, n
 being the number of the user's messages so far. A message with the word `slowly` is answered by one word a second, up to
-`word 9`. Each message is written to LOG as a line.
+`word 9`. A message `run COMMAND` lets the agent run this shell command with its own tool, before the answer. Each
+message is written to LOG as a line.
 """
 
 import http.server
@@ -40,11 +41,39 @@ def words(said: list[str]) -> Iterator[str]:
             yield f" word {number}"
 
 
+def command_in(said: list[str]) -> str:
+    """The shell command that the last message asks for; "" if it asks for none."""
+    return said[-1].removeprefix("run ") if said and said[-1].startswith("run ") else ""
+
+
+def is_done(messages: object, kinds: tuple[str, ...]) -> bool:
+    """Whether the last item, or the last part of it, is the result of a tool."""
+    last = messages[-1] if isinstance(messages, list) and messages else {}
+    parts = last.get("content")
+    return last.get("type") in kinds or (isinstance(parts, list) and bool(parts) and parts[-1].get("type") in kinds)
+
+
 def of_messages(body: Event) -> Iterator[Event]:
     """The events of Anthropic's Messages API."""
     usage = {"input_tokens": 10, "output_tokens": 5}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], "content": []}
+    message = {
+        "id": f"msg_{time.time_ns()}",
+        "type": "message",
+        "role": "assistant",
+        "model": body["model"],
+        "content": [],
+    }
     yield {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}}
+    command = command_in(spoken(body["messages"]))  # type: ignore[arg-type]
+    if command and body.get("tools") and not is_done(body["messages"], ("tool_result",)):
+        use = {"type": "tool_use", "id": f"toolu_{time.time_ns()}", "name": "Bash", "input": {}}
+        yield {"type": "content_block_start", "index": 0, "content_block": use}
+        given = json.dumps({"command": command, "description": "Run it"})
+        yield {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": given}}
+        yield {"type": "content_block_stop", "index": 0}
+        yield {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": usage}
+        yield {"type": "message_stop"}
+        return
     yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
     for word in words(spoken(body["messages"])):  # type: ignore[arg-type]
         yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}}
@@ -52,6 +81,18 @@ def of_messages(body: Event) -> Iterator[Event]:
     ended = {"stop_reason": "end_turn", "stop_sequence": None}
     yield {"type": "message_delta", "delta": ended, "usage": usage}
     yield {"type": "message_stop"}
+
+
+def function_call(body: Event, command: str) -> Event:
+    """A call of the tool that runs shell commands, as the agent has described it."""
+    tools = {one.get("name"): one for one in body.get("tools") or []}  # type: ignore[attr-defined]
+    name = next((one for one in ("exec_command", "shell_command", "shell") if one in tools), "shell")
+    given = {"cmd": command} if name == "exec_command" else {"command": command}
+    if name == "shell":
+        given = {"command": ["bash", "-c", command]}  # type: ignore[dict-item]
+    number = time.time_ns()
+    call = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}", "status": "completed"}
+    return {**call, "name": name, "arguments": json.dumps(given)}
 
 
 def of_responses(body: Event) -> Iterator[Event]:
@@ -67,6 +108,15 @@ def of_responses(body: Event) -> Iterator[Event]:
         return {"id": "msg_1", "type": "message", "role": "assistant", "status": status, "content": content}
 
     yield event("response.created", response=response)
+    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    command = command_in(spoken(body["input"]))  # type: ignore[arg-type]
+    if command and not is_done(body["input"], ("function_call_output",)):
+        call = function_call(body, command)
+        yield event("response.output_item.added", output_index=0, item=call)
+        yield event("response.output_item.done", output_index=0, item=call)
+        done = {**response, "status": "completed", "output": [call], "usage": usage}
+        yield event("response.completed", response=done)
+        return
     yield event("response.output_item.added", output_index=0, item=item("in_progress", ""))
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     yield event("response.content_part.added", **place, part={"type": "output_text", "text": "", "annotations": []})
@@ -77,7 +127,6 @@ def of_responses(body: Event) -> Iterator[Event]:
     yield event("response.output_text.done", **place, text=text)
     done = item("completed", text)
     yield event("response.output_item.done", output_index=0, item=done)
-    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
     yield event("response.completed", response={**response, "status": "completed", "output": [done], "usage": usage})
 
 

@@ -59,6 +59,8 @@ PLACES = {
     "events": "commands.events:run",
     "mcp": "commands.mcp:run",
     "guide": "commands.guide:run",
+    "install": "commands.install:install",
+    "uninstall": "commands.install:uninstall",
     "daemon logs": "commands.daemon:logs",
     "daemon run": "commands.daemon:run",
     "daemon status": "commands.daemon:status",

@@ -187,6 +187,34 @@ _MCP = Verb(
     "Example: claude mcp add waypoint -- waypoint mcp",
 )
 
+AGENT = Argument("agent", "AGENT")
+
+_INSTALL = Verb(
+    "install",
+    (JSON, HOME),
+    """Install Waypoint's plugin in a coding agent: claude or codex.
+
+    The plugin makes a point before each prompt, and before commands that can destroy something, so that 'waypoint
+    rewind' can go back. It adds the tools of 'waypoint mcp', commands (/checkpoint, /try, /rewind-all, /branches) and a
+    skill. It works for an agent inside of a session, and, if $WAYPOINT_BRANCH names a branch, for one outside: then
+    the agent's shell commands run in the session of this branch.
+
+    The agent's own plugin manager installs it, for you only. The agent's settings are copied before. You can repeat the
+    command, also after an upgrade of Waypoint. 'waypoint uninstall' removes everything again.""",
+    "Example: waypoint install claude && waypoint shell -- claude",
+    arguments=(AGENT,),
+)
+
+_UNINSTALL = Verb(
+    "uninstall",
+    (JSON, HOME),
+    """Remove Waypoint's plugin from a coding agent: claude or codex.
+
+    The agent's settings are as before the installation; what you have changed since is kept.""",
+    "Example: waypoint uninstall claude",
+    arguments=(AGENT,),
+)
+
 _GUIDE = Verb(
     "guide",
     (
@@ -829,6 +857,8 @@ WAYPOINT = Group(
             _EVENTS,
             _MCP,
             _GUIDE,
+            _INSTALL,
+            _UNINSTALL,
             _DAEMON,
         ),
     ),
