@@ -79,19 +79,20 @@ class Ring:
         return ring
 
     @classmethod
-    def open(cls, path: str) -> "Ring":
+    def open(cls, path: str, *, private: bool = False) -> "Ring":
         """Map an existing ring as its next writer. Bytes that the last writer read but did not count are counted now.
+        `private`: the file stays as it is; changes are made in this process's memory only.
 
         Raises FileNotFoundError, or ValueError if the file is not a complete ring.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, (os.O_RDONLY if private else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             length = os.fstat(fd).st_size
             head = os.pread(fd, 16, 0)
             size = int.from_bytes(head[8:], "little")
             if head[:8] != MAGIC or length != HEADER_SIZE + size or size < SMALLEST_SIZE or size & (size - 1):
                 raise ValueError(f"{path} is not a terminal's ring")
-            ring = cls(mmap.mmap(fd, length))
+            ring = cls(mmap.mmap(fd, length, access=mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE))
             ring._count_uncounted(fd)
         finally:
             os.close(fd)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from shellwrap.ring import Ring
 from waypoint.capture import bounds, sealing, survey
 from waypoint.capture.layers import base_files
 from waypoint.capture.layers.attached import ATTACHED
@@ -26,6 +27,7 @@ from waypoint.capture.layers.programs import PROGRAMS
 from waypoint.capture.layers.shell import SHELL, KeptShell, ask_shell_with_space
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS, layer_of
+from waypoint.capture.layers.terminal import TERMINAL
 from waypoint.capture.sealing import FinalShellState
 from waypoint.capture.storing.archives import Archives
 from waypoint.capture.storing.images import Images, Writing
@@ -420,6 +422,10 @@ class HeldCapture:
     def shell_state(self) -> KeptShell:
         """Return the layer `shell`. Raises CannotCapture if the capture lacks it, StoreDamaged if it cannot be read."""
         return SHELL.read(self._area, self.capture)
+
+    def ring(self) -> Ring | None:
+        """The scrollback, which the caller must close; None if the capture lacks it. Raises StoreDamaged."""
+        return TERMINAL.ring(self._area, self.capture)
 
     def manifest(self) -> Manifest:
         """Return the programs to start again; empty if the capture lacks the layer. Raises StoreDamaged."""

@@ -40,6 +40,7 @@ PLACES = {
     "rm": "commands.names:remove",
     "log": "commands.log:run",
     "show": "commands.show:run",
+    "handoff": "commands.handoff:run",
     "diff": "commands.diff:run",
     "apply": "commands.apply:run",
     "cp": "commands.files:cp",

@@ -19,6 +19,7 @@ from waypoint.model.facts import (
     ExportFacts,
     GcFacts,
     GotLayerFacts,
+    HandoffFacts,
     ImportFacts,
     OperationFacts,
     ProvedFacts,
@@ -60,6 +61,15 @@ class History:
         """The capture of `name`."""
         answer = ask(self._home, "GET", f"/v1/captures/{quote_branch(parse_name(name))}")
         return parse(CaptureFacts, field_of(answer, "capture"))
+
+    def handoff(self, name: str) -> HandoffFacts:
+        """What is needed to go on with the capture of `name`; agents/handoff.py makes a document of it. Raises
+        UnknownName, NotAllowed.
+        """
+        answer = ask(self._home, "GET", f"/v1/captures/{quote_branch(parse_name(name))}/handoff")
+        found = parse(HandoffFacts, answer)
+        capture = parse(CaptureFacts, field_of(answer, "capture"))
+        return replace(found, capture=capture, files=parse_list(ChangeFacts, answer, "files"))
 
     def prove(self, *names: str) -> list[ProvedFacts]:
         """Restore the processes of these captures without running them, compare them with the captures, and remove

@@ -205,6 +205,35 @@ class ChangeFacts:
     patch: str | None = None
 
 
+class StepFacts(TypedDict):
+    """What led to a capture. `message`: of the capture. `labels`, `commands`: of the points that it was taken for."""
+
+    capture: str
+    at: str
+    names: list[str]
+    message: str
+    labels: list[str]
+    commands: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffFacts:
+    """What somebody needs who goes on with a capture, without secrets. `live`: whether a session runs on the branch
+    `name`. `output`: the last lines of the terminal. `files`: those that it has changed of the machine: the first of
+    `file_count`, if they are many without ignored ones (DiffRequest); `files_said`: why they are not known. `steps`:
+    what led to it, the newest first.
+    """
+
+    name: str
+    capture: CaptureFacts
+    live: bool
+    output: list[str]
+    files: list[ChangeFacts]
+    file_count: int
+    files_said: str
+    steps: list[StepFacts]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:
     """A commit of a session's changes. `files`: their number; with 0 no branch was made."""

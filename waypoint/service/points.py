@@ -122,6 +122,19 @@ def _points_in(names: Names, branch: str, there: Mapping[str, Capture]) -> Itera
             return
 
 
+def points_of(names: Names, captures: Mapping[str, Capture]) -> dict[str, list[Point]]:
+    """The points that these captures were taken for, by capture, the oldest first."""
+    found: dict[str, list[Point]] = {ident: [] for ident in captures}
+    since = min((one.created for one in captures.values()), default=float("inf"))
+    for operations in names.iter_operations():
+        for one in operations:
+            if one.point is not None and one.point.capture in found:
+                found[one.point.capture].insert(0, one.point)
+        if operations[-1].at < since:
+            break
+    return found
+
+
 def _named(names: Names, there: Mapping[str, Capture]) -> Iterator[_Found]:
     for ident, found in names.names_of_all(list(there)).items():
         for name in found:

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from waypoint.agents.mcp.calls import Call
 from waypoint.agents.mcp.toolbox import tool
-from waypoint.agents.mcp.words import Branch, Name
+from waypoint.agents.mcp.words import Branch
 from waypoint.model.errors import HostLacks
 
 
@@ -20,12 +20,6 @@ class Nothing:
 def search(call: Call, *, text: Annotated[str, Meta(min_length=1, description="What to look for.")]) -> Nothing:
     """Find captures by their names, messages, commands and changed files."""
     raise _lacking("search", "look through `log`")
-
-
-@tool("handoff", "Describe a state for another agent", "reads")
-def handoff(call: Call, *, name: Name) -> Nothing:
-    """One document about a state: its capture, last output, processes and notes."""
-    raise _lacking("handoff", "use `log`, `diff` and the scrollback")
 
 
 @tool("adopt", "Run another agent in a session", "adds", open_world=True)

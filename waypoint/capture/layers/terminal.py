@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from shellwrap.ring import copy_ring
+from shellwrap.ring import Ring, copy_ring
 from waypoint.capture.layers.files import damaged
 from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, StoredFolder, Taking
 from waypoint.capture.steps import Step, reach
@@ -86,6 +86,16 @@ class Terminal(Layer):
         for path in (folder / RING_FILE, folder / COMMAND_FILE):
             if not path.is_file():
                 raise damaged(origin, f"{path} is missing")
+
+    def ring(self, area: Area, origin: Capture) -> Ring | None:
+        """The scrollback; None if the capture lacks the layer. Raises StoreDamaged."""
+        if origin.layer(TerminalLayer) is None:
+            return None
+        path = area.hot.terminal(origin.id) / RING_FILE
+        try:
+            return Ring.open(str(path), private=True)
+        except (OSError, ValueError) as error:
+            raise damaged(origin, f"{path} cannot be read: {error}") from error
 
     def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
         folder = area.hot.terminal(origin.id)

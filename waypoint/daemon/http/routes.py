@@ -12,6 +12,7 @@ from waypoint.service import (
     captures,
     differences,
     files,
+    handoff,
     history,
     home,
     housekeeping,
@@ -87,6 +88,7 @@ ROUTES: Routes = (
         wrap="proofs",
     ),
     Route("GET", "/v1/captures/{name}", history.show, "One capture", wrap="capture"),
+    Route("GET", "/v1/captures/{name}/handoff", handoff.handoff, "What is needed to go on with a capture"),
     Route("POST", "/v1/captures/{name}/layer", layers.get_layer, "Copy an attached layer to a path on the host"),
     Route(
         "POST",

@@ -339,6 +339,19 @@ _SHOW = Verb(
     arguments=(NAME,),
 )
 
+_HANDOFF = Verb(
+    "handoff",
+    (JSON, HOME),
+    """Describe a capture for whoever goes on with it.
+
+    Prints one document in Markdown: what the capture is, how to restore it here and on another machine, its branch and
+    age, programs, changed files, what led to it, attached layers, and the last output of the terminal. Secrets are
+    hidden, as far as Waypoint recognises them. NAME is a checkpoint, a branch, or the id of a capture (at least 4 of
+    its digits); of a branch, its latest capture.""",
+    "Example: waypoint handoff before-upgrade >handoff.md",
+    arguments=(NAME,),
+)
+
 _DIFF = Verb(
     "diff",
     (
@@ -839,6 +852,7 @@ WAYPOINT = Group(
             _BRANCH,
             _LOG,
             _SHOW,
+            _HANDOFF,
             _DIFF,
             _APPLY,
             *(_CP, _CAT, _LS, _MOUNT, _UMOUNT),

@@ -68,6 +68,11 @@ def argument(word: str) -> str:
     return _Hiding().shown(word[:_MOST_OF_WORD])
 
 
+def script(text: str) -> str:
+    """A command line as shell text, without the secrets in it; cut if it is long."""
+    return _Hiding().shown(f" {text[:_MOST_OF_WORD]}")[1:]
+
+
 class _Hiding:
     """Hides secrets in the words of one command line or script. Whether a word is a secret depends on those before."""
 

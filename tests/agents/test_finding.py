@@ -1,0 +1,54 @@
+"""Describing a capture for whoever goes on with it, and finding captures."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.sessions import inside, session
+from tests.homes import Home
+from waypoint.terminal.plain import plain_lines
+
+
+@pytest.fixture(scope="module")
+def branch(home: Home) -> Iterator[str]:
+    with session(home, "root") as name:
+        yield name
+
+
+@pytest.mark.privileged
+def test_a_handoff_has_what_is_needed_and_no_secrets(home: Home, branch: str, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("look at the parser\n")
+    home.must("point", "-b", branch, "--label", "make the parser faster")
+    inside(home, branch, "mkdir -p /srv/app; echo 1 >/srv/app/parser.py; API_TOKEN=hunter2 sleep 99999 & true")
+    home.must("logs", branch)
+    name = f"{branch}-ready"
+    home.must("checkpoint", name, "-b", branch, "-m", "half done", "--attach", f"notes={tmp_path}/notes")
+    text = home.must("handoff", name).stdout
+    for part in (
+        f"# Handoff: {name}",
+        f"waypoint restore {name} --new NEW",
+        f"waypoint export {name}",
+        "make the parser faster",
+        "`half done`",
+        "/srv/app/parser.py",
+        "sleep",
+        f"waypoint layer get {name} notes",
+        "API_TOKEN=***",  # in the output: the terminal shows the command line of an exec
+    ):
+        assert part in text, text
+    assert "hunter2" not in text
+    assert "\x1b" not in text
+    facts = home.must("handoff", name, "--json").json()
+    assert "hunter2" not in str(facts)
+    assert (facts["name"], facts["live"], facts["capture"]["branch"]) == (name, False, branch)
+    assert [one["name"] for one in facts["files"]] == ["/srv/app/parser.py"]
+    assert home.must("handoff", branch, "--json").json()["live"] is True
+    assert home.cli("handoff", "nothing-of-this-name").code == 2
+
+
+def test_output_is_made_plain() -> None:
+    output = "\x1b]0;title\x07\x1b[1mbold\x1b[m\r\n10%\r20%\r\nab\bc\r\n\n\n\x1b[?1049hfull\x1b[?1049lend\x1b["
+    assert plain_lines(output, 9) == ["bold", "20%", "ac", "", "end"]
+    assert plain_lines("1\n2\n3\n", 2) == ["2", "3"]
+    assert plain_lines("\x1bP" * 200_000, 9) == []  # in linear time
