@@ -140,6 +140,16 @@ def test_commands_of_an_agent_outside_run_in_the_session(home: Home, agent: Agen
         subprocess.run(words, cwd=agent.work, env=env, stdin=subprocess.DEVNULL, check=True, timeout=60)
     assert not (agent.work / "made.txt").exists()
     assert home.must("cat", f"{branch}:{agent.work}/made.txt").stdout == "made\n"
+    tree = agent.work.parent / "tree"
+    git = ["git", "-C", str(agent.work), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", str(tree)], check=True)
+    with mock_model(PORT, tmp_path / "log"):
+        for name in ("one", "two"):
+            words = agent.prompt(f"run echo made >>{name}.txt", first=True)
+            subprocess.run(words, cwd=tree, env=env, stdin=subprocess.DEVNULL, check=True, timeout=60)
+    assert home.must("ls", f"{branch}-tree:{tree}").stdout == ".git\none.txt\ntwo.txt\n"
+    assert not (tree / "one.txt").exists()
     labels = [one["label"] for one in home.must("rewind", branch, "--list", "--json").json()]
     assert labels == ["rm -f nothing; echo made >made.txt", "run rm -f nothing; echo made >made.txt"]
-    home.must("stop", "--discard", branch)
+    home.must("stop", "--discard", branch, f"{branch}-tree")

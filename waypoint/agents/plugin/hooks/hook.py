@@ -3,7 +3,8 @@
 Usage: hook.py WAYPOINT, with the path of the waypoint command outside of sessions. It needs the standard library only.
 
 Inside a session it makes points of the session. Outside, if $WAYPOINT_BRANCH names a branch, it starts the session of
-this branch, makes its points, and sends the agent's shell commands into it. Without the variable it does nothing.
+this branch, makes its points, and sends the agent's shell commands into it. In a linked worktree of git, it uses a fork
+of the branch instead, BRANCH-WORKTREE, which it makes. Without the variable it does nothing.
 
 $WAYPOINT_POINTS: `prompts`: points before prompts only; `commands`: before each command, too; `off`: none. Otherwise
 before prompts and before commands that can destroy something.
@@ -37,6 +38,11 @@ def main() -> int:
         return 0
     waypoint = [INSIDE] if inside else [sys.argv[1]]
     kind = event.get("hook_event_name")
+    if not inside:
+        branch, failed = own_branch(waypoint, branch, event.get("cwd") or "/")
+        os.environ["WAYPOINT_BRANCH"] = branch
+        if failed:
+            return report(failed)
     if kind == "SessionStart":
         return 0 if inside else start(waypoint, branch)
     if kind == "UserPromptSubmit":
@@ -44,6 +50,24 @@ def main() -> int:
     if kind == "PreToolUse":
         return before_command(waypoint, event, None if inside else branch)
     return 0
+
+
+def own_branch(waypoint: list[str], branch: str, folder: str) -> tuple[str, str]:
+    """The branch for an agent in `folder`: in a linked worktree, a fork of `branch`; and why it cannot be made."""
+    while not os.path.lexists(os.path.join(folder, ".git")) and folder != "/":
+        folder = os.path.dirname(folder)
+    try:
+        with open(os.path.join(folder, ".git")) as file:  # of a linked worktree; else it is a folder
+            if "/worktrees/" not in file.read(4096):
+                return branch, ""
+    except OSError:
+        return branch, ""
+    own = f"{branch}-{re.sub('[^A-Za-z0-9._-]', '-', os.path.basename(folder))}"
+    _, absent = run([*waypoint, "log", own, "-n", "1", "--json"])
+    if not absent:
+        return own, ""
+    _, failed = run([*waypoint, "shell", branch, "--detach"])
+    return own, failed or run([*waypoint, "fork", branch, own])[1]
 
 
 def start(waypoint: list[str], branch: str) -> int:
