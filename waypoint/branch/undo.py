@@ -14,6 +14,11 @@ Lookup = Callable[[str], Ref | None]
 """Looks up what a name stands for: `Names.ref`, `Change.ref`, or the `get` of a dict from `Names.refs`."""
 
 
+IDLE_PARK, RETURN = "idle-park", "return"
+BY_ITSELF = frozenset({IDLE_PARK, RETURN})
+"""The verbs of operations that park an unused session and bring it back. 'undo' without a number leaves them out."""
+
+
 class Plan(NamedTuple):
     """The steps of an undo: first the `deeds` on sessions, then the moves of `names` (None: remove the name).
 

@@ -208,7 +208,7 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
             machine=describe_machine(),
             folder=folder,
             clock=clock,
-            automatic=options.point is not None,
+            automatic=options.point is not None or options.reason == "idle",
         )
         moving.pop_all()
     return capture

@@ -12,6 +12,7 @@ from waypoint.client import wire
 from waypoint.client.link import open_channel, quote_branch
 from waypoint.model import plainjson
 from waypoint.model.errors import Failed, from_json
+from waypoint.model.outcomes import degraded_lines
 from waypoint.model.paths import spelled
 
 NOTICE_AFTER_S = 1.0  # NOTICE is shown after so long a wait for a daemon
@@ -191,9 +192,13 @@ class Attachment(TerminalStream):
         return {**self._size, **self._asker}
 
     def _note(self, facts: dict[str, object]) -> None:
+        returned = facts.get("returned")
+        if isinstance(returned, dict):
+            lines = degraded_lines(returned)
+            self._greeted += "".join(f"waypoint: {line}\r\n" for line in lines).encode(errors="backslashreplace")
         session = facts.get("session")
         if self._greeting is not None and isinstance(session, dict):
-            self._greeted, self._greeting = self._greeting(session), None
+            self._greeted, self._greeting = self._greeted + self._greeting(session), None
 
     def _take(self) -> bytes:
         output = super()._take()  # the note is the first frame of the stream

@@ -25,6 +25,8 @@ class StartOptions(TypedDict, total=False):
     terminal, language and time zone are used. `command`: runs in place of the shell. `allow`: additional rights.
     `allow_net`: the only names and networks that the session can reach. Limits: `memory` and `disk` in bytes, `cpus` in
     processors, `pids` in processes and threads. `auto`: make points at prompts, to which `rewind` can return.
+    `idle_park`, `ttl`: park the session when nobody has used it for so many seconds, and so many seconds after its
+    start.
     """
 
     from_name: str
@@ -45,6 +47,8 @@ class StartOptions(TypedDict, total=False):
     pids: int
     disk: int
     auto: bool
+    idle_park: float
+    ttl: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,7 +285,7 @@ class Session:
             new_shell=end.get("new_shell") is True,
             state_lost=end.get("state_lost") is True,
             code=str(end.get("code") or ""),
-            degraded=conditions_in(end),
+            degraded=[*conditions_in(end), *conditions_in(end.get("returned"))],
         )
 
     def run(

@@ -22,6 +22,7 @@ def main() -> int:
     from waypoint.daemon.lifetime import run
     from waypoint.service import housekeeping
     from waypoint.service.auto_points import AutoPoints
+    from waypoint.service.deadlines import Deadlines
     from waypoint.service.home import Home
     from waypoint.service.inside import serving
 
@@ -30,7 +31,13 @@ def main() -> int:
     environ = dict(os.environ)
     criu, pause_at = environ.get("WAYPOINT_CRIU"), environ.get("WAYPOINT_PAUSE_AT", "")
     open_home = functools.partial(
-        Home.open, criu=criu, pause_at=pause_at, serve_inside=serving.serve, relief=housekeeping.RELIEF, auto=AutoPoints
+        Home.open,
+        criu=criu,
+        pause_at=pause_at,
+        serve_inside=serving.serve,
+        relief=housekeeping.RELIEF,
+        auto=AutoPoints,
+        deadlines=Deadlines,
     )
     return run(sys.argv[1:], environ, open_home, ROUTES)
 

@@ -95,6 +95,19 @@ class SessionEvent(Event, frozen=True, tag="session"):
     pid: int
 
 
+class ParkEvent(Event, frozen=True, tag="park"):
+    """A session was parked by itself, was brought back, or could not be parked and continues (`failed`, with the reason
+    `said`). `why`: `idle` (nobody has used it) or `ttl`. `tier`: of the capture, or at which it was brought back.
+    """
+
+    change: Literal["parked", "returned", "failed"]
+    branch: str
+    why: Literal["idle", "ttl"]
+    capture: str = ""
+    tier: Literal["live", "respawn", "files", ""] = ""
+    said: str = ""
+
+
 class JobEvent(Event, frozen=True, tag="job"):
     """A job has started, progressed or ended. There are at most ten `progress` events a second for each job."""
 
@@ -102,4 +115,4 @@ class JobEvent(Event, frozen=True, tag="job"):
     job: JobFacts
 
 
-AnyEvent = BeginEvent | RestartedEvent | LostEvent | OperationEvent | SessionEvent | JobEvent
+AnyEvent = BeginEvent | RestartedEvent | LostEvent | OperationEvent | SessionEvent | ParkEvent | JobEvent

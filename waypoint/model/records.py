@@ -143,7 +143,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `base`: the root file system below the session. `cwd`: where the shell starts. `env`: variables taken from the
     caller. `command`: runs in place of a shell, unless empty. `shell`: the requested path; "": the user's shell.
     `limits`: as requested. `allow_net`: if not empty, the only reachable names and networks. `auto`: points are made at
-    prompts.
+    prompts. `idle_park`, `ttl`: seconds after which an unused session, and any session, is parked; 0: never. `since`:
+    when the time of `ttl` has begun, in seconds since the epoch.
     """
 
     base: str
@@ -158,13 +159,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limits: SessionLimits = SessionLimits()
     allow_net: list[str] = []
     auto: bool = False
+    idle_park: float = 0.0
+    ttl: float = 0.0
+    since: float = 0.0
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]
-Reason = Literal["exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked", "attached"]
+Reason = Literal[
+    "exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked", "attached", "idle", "expired"
+]
 """Why a capture was made. The session ended: `exited` (its shell exited), `stopped` (by request), `crashed` (its
 processes were killed), `lost` (the host went down). `checkpoint`: by request. `replaced`: before a restore. `forked`:
-for a fork. `attached`: a copy of another capture, to which a layer was attached."""
+for a fork. `attached`: a copy of another capture, to which a layer was attached. The session was parked: `idle` (nobody
+used it), `expired` (its time to live has passed)."""
 
 Aspect = Literal["files", "shell"]
 """A part of a capture that can be restored alone, into a running session."""
@@ -308,7 +315,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     was paused; None if it had ended. `degraded`: what was kept less faithfully than possible. `folder`: the shell's
     working folder; "" if unknown or unprintable. `clock`: CLOCK_BOOTTIME of the host, in seconds. `branch_created`:
     `created` of the branch's ref, which identifies a renamed branch; 0.0 in old captures. `automatic`: it was taken for
-    a point (Point), and is kept as long as the policy says (branch/removal.py).
+    a point (Point), or because nobody used the session.
     """
 
     id: Id

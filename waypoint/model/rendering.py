@@ -153,7 +153,9 @@ def headed(facts: Sequence[tuple[str, str]]) -> list[str]:
 
 def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) -> list[str]:
     """Return the lines of `ps`."""
-    headings = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "CHANGES", "ATTACHED", "USER")
+    numbers = ("PID", "UP", "MEMORY", "PROCESSES", "FILES", "CHANGES", "ATTACHED")
+    left = [_time_left(one) for one in sessions]
+    more = ("TIME LEFT",) if any(left) else ()
     rows = [
         (
             one.branch,
@@ -166,10 +168,19 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
             change_count(one.changes) or "-",
             _count(one.attached),
             one.user or "-",
+            *((words or "-",) if more else ()),
         )
-        for one in sessions
+        for one, words in zip(sessions, left, strict=True)
     ]
-    return table(headings, rows, right=frozenset(headings[2:-1]), coloured=coloured)
+    headings = ("BRANCH", "STATE", *numbers, "USER", *more)
+    return table(headings, rows, right=frozenset(numbers), coloured=coloured)
+
+
+def _time_left(one: SessionFacts) -> str:
+    """Until when a session runs if nobody uses it, and in any case; "" without a limit."""
+    idle = "" if one.parks_in_s is None else f"{duration(one.parks_in_s)} idle"
+    whole = "" if one.ends_in_s is None else f"{duration(one.ends_in_s)} in all"
+    return ", ".join(filter(None, (idle, whole)))
 
 
 def _count(number: int | None) -> str:

@@ -20,6 +20,9 @@ Cells = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 
+Age = Annotated[float, msgspec.Meta(ge=1, le=MAX_SECONDS)]
+"""Seconds after which something ends."""
+
 Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 
@@ -40,7 +43,8 @@ class StartRequest(Request, frozen=True):
     are those of the caller; they are used if the former are missing, and ignored if they cannot be used. `shell`: a
     path or a name. `default_branch`: as in CallersRequest. `allow_net`: the only names and networks that the session
     can reach. `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads. `auto`: make
-    points at prompts.
+    points at prompts. `idle_park`, `ttl`: park the session when nobody has used it for so many seconds, and so many
+    seconds after its start.
     """
 
     branch: str
@@ -66,6 +70,8 @@ class StartRequest(Request, frozen=True):
     pids: Count | None = None
     disk: Count | None = None
     auto: bool = False
+    idle_park: Age | None = None
+    ttl: Age | None = None
 
 
 class StopRequest(Request, frozen=True):

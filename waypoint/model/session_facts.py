@@ -73,6 +73,11 @@ class SessionFacts:
 
     `unlimited`: limits that this host does not enforce, or only in part; `subject`: the limit's name.
 
+    `parks_in_s`: the seconds until the session is parked if nobody uses it; `ends_in_s`: until it is parked in any
+    case, also of a parked session, which no command brings back after that. None: never. `parked_by`: why the session
+    of a parked branch was parked, if no command asked for that: the next command that needs an `idle` one brings it
+    back.
+
     `changes`, in lists: of the branch's last capture, as in CaptureFacts; null while they are not counted.
     """
 
@@ -111,6 +116,9 @@ class SessionFacts:
     exchanged: ExchangedFacts | None = None
     said: str | None = None
     changes: "ChangeCountFacts | None" = None
+    parks_in_s: float | None = None
+    ends_in_s: float | None = None
+    parked_by: Literal["idle", "ttl"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from waypoint.model.session_facts import CriuLogFacts, ExchangedFacts, ReplacedF
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.service import capture_facts, layers
 from waypoint.service.home import Home
+from waypoint.service.returning import returned
 from waypoint.service.session_hooks import before_capture, run_hooks
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
@@ -67,6 +68,7 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
         attach=await asyncio.to_thread(layers.attachments, request.attach) if request.attach else [],
         anew=request.anew,
     )
+    lost = await returned(home, branch, "checkpoint")
     kept, reused = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
     live = None if request.park or reused else home.sessions.find(branch)
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []
@@ -87,7 +89,7 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
         paused_ms=0.0 if reused else kept.paused_ms or 0.0,
         total_ms=round(1000 * (time.monotonic() - begin), 3),
         durable=standing.durable,
-        degraded=facts_of([*kept.degraded, *failed]),
+        degraded=facts_of([*lost, *kept.degraded, *failed]),
         proof=proof,
         reused=reused,
     )

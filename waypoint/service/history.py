@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, limited, walk_all, walk_back
-from waypoint.branch.undo import Lookup, is_from_within, is_of, numbered, only_points, plan
+from waypoint.branch.undo import BY_ITSELF, Lookup, is_from_within, is_of, numbered, only_points, plan
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import StateConflict, WaypointError
@@ -204,6 +204,7 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     def is_meant(one: Operation) -> bool:
         return (
             one.point is None
+            and one.verb not in BY_ITSELF
             and bool(one.moves or one.sessions or one.applied)
             and is_of(one, branch, caller, has_ended)
             and not is_anothers(one)

@@ -92,6 +92,14 @@ class UndoMeasured(NamedTuple):
     found_bytes: int
 
 
+class Deadlines(Protocol):
+    """Parks sessions by themselves (deadlines.py)."""
+
+    def watch(self, live: LiveSession) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class Auto(Protocol):
     """Makes points at prompts (auto_points.py)."""
 
@@ -123,6 +131,7 @@ class Home:
         self.relieving = ""  # the id of the job that `relief` has begun last
         self.undo_measured: UndoMeasured | None = None
         self._auto: Auto | None = None
+        self._deadlines: Deadlines | None = None
         self._relieved_at = float("-inf")
         self._compaction: asyncio.TimerHandle | None = None
         self.strangers: list[StrangerFacts] = []
@@ -182,13 +191,14 @@ class Home:
         serve_inside: "InsideService | None" = None,
         relief: "Relief | None" = None,
         auto: "Callable[[Home], Auto] | None" = None,
+        deadlines: "Callable[[Home], Deadlines] | None" = None,
     ) -> "Home":
         """Open the home at `path` (created if missing) and adopt the sessions that outlived the last daemon.
 
         `host_mounts`: a descriptor of the machine's mount namespace, whose changes the caller's mount namespace is to
         follow; it must stay open. `criu`: the value of WAYPOINT_CRIU. `pause_at`: the value of WAYPOINT_PAUSE_AT
-        (capture/steps.py). `serve_inside`, `relief`, `auto`: None if requests of sessions' processes are not served, no
-        room is made, or no points are made at prompts.
+        (capture/steps.py). `serve_inside`, `relief`, `auto`, `deadlines`: None if requests of sessions' processes are
+        not served, no room is made, no points are made at prompts, or no sessions are parked by themselves.
         """
         steps.arm(pause_at)
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -209,8 +219,9 @@ class Home:
         home.sessions.resources.pending_records.on_written = home._compact_later
         home.sessions.on_change = home._tell_session  # only now: adopted sessions are not announced
         home._auto = auto(home) if auto is not None else None
+        home._deadlines = deadlines(home) if deadlines is not None else None
         for live in home.sessions.live:
-            home._watch_prompts(live, is_new=False)
+            home._watch_session(live, is_new=False)
         home._launcher.open()
         if home._host_watch is not None:
             home._host_watch.start()
@@ -278,11 +289,13 @@ class Home:
         if change == "ended":
             self._compact_later()
         else:
-            self._watch_prompts(live, is_new=change == "started")
+            self._watch_session(live, is_new=change == "started")
 
-    def _watch_prompts(self, live: LiveSession, *, is_new: bool) -> None:
+    def _watch_session(self, live: LiveSession, *, is_new: bool) -> None:
         if self._auto is not None and live.record.row.setting.auto:
             self._auto.watch(live, is_new=is_new)
+        if self._deadlines is not None:
+            self._deadlines.watch(live)
 
     def is_idle(self) -> bool:
         """True if no session lives, and none is being started."""
@@ -308,6 +321,8 @@ class Home:
     async def shutdown(self) -> None:
         """Close everything when streams and requests have ended. The process exits afterwards; sessions continue."""
         self.relief = None
+        if self._deadlines is not None:
+            await self._deadlines.close()
         if self._auto is not None:
             await self._auto.close()
         await asyncio.to_thread(self.storing.close)

@@ -24,6 +24,7 @@ from waypoint.records.names import Names
 from waypoint.service import capture_facts, layers
 from waypoint.service.change_counts import SHORT_WAIT_S
 from waypoint.service.home import Home
+from waypoint.service.returning import returned
 from waypoint.service.session_hooks import before_capture, run_hooks
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session.birth import rights
@@ -43,6 +44,7 @@ async def make(home: Home, branch: str, request: PointRequest) -> PointMadeFacts
     if (size := len(request.label.encode())) > MAX_LABEL_BYTES:
         said = f"its label has {size} bytes, but at most {MAX_LABEL_BYTES} are kept"
         raise UsageProblem("make", f"a point of {branch}", said, "give the first words of the prompt only")
+    lost = await returned(home, branch, "checkpoint")
     live = home.sessions.get(branch)
     told, commands = request.conversation, tuple(live.commands)
     attach = {CONVERSATION: told.path} if told is not None and not told.inside else {}
@@ -62,7 +64,7 @@ async def make(home: Home, branch: str, request: PointRequest) -> PointMadeFacts
         paused_ms=0.0 if reused else kept.paused_ms or 0.0,
         total_ms=round(1000 * (time.monotonic() - begin), 3),
         reused=reused,
-        degraded=facts_of([*kept.degraded, *failed]),
+        degraded=facts_of([*lost, *kept.degraded, *failed]),
     )
 
 

@@ -3,12 +3,13 @@
 import asyncio
 import dataclasses
 import functools
+from collections.abc import Callable
 
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, User
 from waypoint.model.requests import (
     AttachRequest,
     CallersRequest,
@@ -21,6 +22,7 @@ from waypoint.model.requests import (
 )
 from waypoint.model.session_facts import SessionFacts, StopFacts, SurveyedProcess
 from waypoint.service.home import Home
+from waypoint.service.returning import Reached, reach, reporting, returned
 from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Pages, Peer, Stream
 from waypoint.session import session_facts
@@ -59,8 +61,10 @@ async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionF
 async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
     """End the session on `branch`; its files are kept as the branch's tip, or with its processes as a checkpoint.
 
-    Raises CannotCapture if the checkpoint cannot be made; then the session continues.
+    Raises CannotCapture if the checkpoint cannot be made; then the session continues. A parked session is brought back
+    first, so that its end is the same as without that.
     """
+    await returned(home, branch, "stop")
     if request.checkpoint is None:
         capture: Capture | None = await starting.stop(home.sessions, branch, discard=request.discard)
     elif request.discard:
@@ -85,8 +89,8 @@ async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) ->
     def may_have(live: LiveSession) -> bool:
         return not is_restricted or live.record.row.setting.user.uid == peer.uid
 
-    live = _of_asker(home, branch, request, peer, f"attach {branch}")
-    return functools.partial(live.attach, request, may_have=may_have)
+    found = await _of_asker(home, branch, request, peer, f"attach {branch}")
+    return reporting(found, functools.partial(found.live.attach, request, may_have=may_have), at_once=True)
 
 
 async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> Stream:
@@ -95,15 +99,17 @@ async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> 
     Raises Failed if the pool has become read-only, as `run` does: requests and answers are files in the session.
     """
     if request.resume is not None:  # the owner was checked when the command began
-        return functools.partial(_own(home, branch, "continue").execute, request)
+        return functools.partial((await _reached(home, branch)).live.execute, request)
     home.pool.check_writable()
-    return functools.partial(_of_asker(home, branch, request, peer, f"exec -b {branch}").execute, request)
+    found = await _of_asker(home, branch, request, peer, f"exec -b {branch}")
+    return reporting(found, functools.partial(found.live.execute, request))
 
 
 async def run(home: Home, branch: str, request: RunRequest, peer: Peer) -> Stream:
     """A stream that runs a process of its own in the session."""
     home.pool.check_writable()
-    return functools.partial(_of_asker(home, branch, request, peer, f"run -b {branch}").run, request)
+    found = await _of_asker(home, branch, request, peer, f"run -b {branch}")
+    return reporting(found, functools.partial(found.live.run, request))
 
 
 async def logs(home: Home, branch: str, request: LogsRequest) -> Stream:
@@ -126,12 +132,22 @@ def _own(home: Home, branch: str, tried: str) -> LiveSession:
     return live
 
 
-def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, command: str) -> LiveSession:
-    """The live session on `branch`, if it belongs to the user whom the request means. Raises NotAllowed,
-    StateConflict.
+async def _reached(home: Home, branch: str, meant: Callable[[User], object] = lambda _: None) -> Reached:
+    """The session on `branch`, which is brought back if it is parked. `meant`: raises if the request does not mean a
+    session of this user. Raises NotAllowed if the caller may not have it.
     """
-    live = _own(home, branch, "continue")
+
+    def check(owner: User) -> None:
+        rights.check_own(home.sessions.resources, owner, "continue", f"branch {branch}")
+        meant(owner)
+
+    return await reach(home, branch, check)
+
+
+async def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, command: str) -> Reached:
+    """The session on `branch`, if it belongs to the user whom the request means. Raises NotAllowed, StateConflict."""
     default_user = request.default_user if peer.uid == 0 else None
     asker = Asker(request.user, default_user, peer.uid, request.default_branch)
-    check_owner(f"branch {branch}", live.record.row.setting.user, asker, command, is_live=True)
-    return live
+    return await _reached(
+        home, branch, lambda owner: check_owner(f"branch {branch}", owner, asker, command, is_live=True)
+    )

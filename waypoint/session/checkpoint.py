@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from waypoint.branch.undo import IDLE_PARK
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach_in_loop
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 POINT = "point"
 """The verb of operations that make a point (Point). 'undo' without a number leaves them out."""
+_PARKS: dict[Reason, str] = {"idle": IDLE_PARK, "expired": "ttl-park"}
 
 
 class Checkpointed(NamedTuple):
@@ -199,7 +201,9 @@ async def drop(resources: Resources, taken: Capture) -> None:
 
 
 def _record(resources: Resources, live: LiveSession, taken: Capture, options: CaptureOptions) -> Capture:
-    verb = "park" if options.keep_frozen else "checkpoint" if options.point is None else POINT
+    verb = (
+        _PARKS.get(options.reason, "park") if options.keep_frozen else "checkpoint" if options.point is None else POINT
+    )
     with resources.names.change(verb) as change:
         kept = placed(change, taken)
         change.add(kept)

@@ -5,7 +5,7 @@ import bisect
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -15,15 +15,17 @@ from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.conditions import degradation, facts_of
 from waypoint.model.errors import WaypointError
 from waypoint.model.names import in_order
-from waypoint.model.records import Capture, SessionLimits, User
+from waypoint.model.records import Capture, SessionLimits, Setting, User
 from waypoint.model.session_facts import LimitFacts, SessionFacts
 from waypoint.model.times import iso_time
 from waypoint.records.names import Names
 from waypoint.session.birth.rights import MaySee
 from waypoint.session.live.session import Figures, LiveSession
+from waypoint.session.parked import ends_at
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.upper.contract import Pool
 
+_PARKED_BY: Mapping[str, Literal["idle", "ttl"]] = {"idle": "idle", "expired": "ttl"}
 PATIENCE_S = 1.0
 """How long an answer waits for the figures of a session."""
 _WALK_S = 30.0  # how long the walk over the files may take
@@ -143,13 +145,20 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
         net=tip.setting.net,
         cwd=tip.setting.cwd,
         capture=tip.id,
+        ends_in_s=_left_s(tip.setting) if tip.reason == "idle" else None,
+        parked_by=_PARKED_BY.get(tip.reason),
     )
+
+
+def _left_s(setting: Setting) -> float | None:
+    end = ends_at(setting)
+    return None if end is None else round(max(0.0, end - time.time()), 3)
 
 
 def _state_of(tip: Capture) -> Literal["parked", "ended", "lost"]:
     if tip.reason == "lost":
         return "lost"
-    return "ended" if tip.tier == "files" else "parked"
+    return "ended" if tip.tier == "files" and tip.reason not in _PARKED_BY else "parked"
 
 
 def of_limits(limits: SessionLimits) -> LimitFacts:
@@ -203,6 +212,8 @@ def of_start(live: LiveSession) -> SessionFacts:
         offered=live.restarted.offered if live.restarted else None,
         lost=facts_of(live.restarted.lost) if live.restarted else None,
         degraded=facts_of([*live.record.lowered, *live.not_back, *unwritten]) or None,
+        parks_in_s=None if (left := live.parks_in_s()) is None else round(left, 3),
+        ends_in_s=_left_s(row.setting),
         shell=live.shell_path,
         hooks=start_plan.has_hooks(live.shell_path),
     )

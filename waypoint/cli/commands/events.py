@@ -20,7 +20,13 @@ def run(given: Given) -> int:
 
 def _line(event: dict[str, object]) -> str:
     when = datetime.fromisoformat(str(event.get("at"))).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return f"{when}  {event['kind']!s:<9}  {one_line(_words(event))}"
+    return f"{when}  {event['kind']!s:<9}  {one_line(_park_words(event) if event['kind'] == 'park' else _words(event))}"
+
+
+def _park_words(event: dict[str, object]) -> str:
+    tier = f", tier {event['tier']}" if event["tier"] else ""
+    said = f": {event['said']}" if event["said"] else ""
+    return f"{event['branch']} {event['change']} ({event['why']}){tier}{said}"
 
 
 def _words(event: dict[str, object]) -> str:

@@ -3,7 +3,7 @@
 import binascii
 import time
 
-from waypoint.cli.fast.streaming import error_of, forward_signals
+from waypoint.cli.fast.streaming import error_of, forward_signals, report_return
 from waypoint.cli.output import EXIT_FAILED, error_value, print_error, print_json
 from waypoint.client.command import Command
 from waypoint.model.errors import UsageProblem, WaypointError
@@ -14,7 +14,8 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
 
     Further fields, if they apply: `said` (why waypoint ended the command) and `signal` (the last one it sent);
     `new_shell` (true: the command has ended the session's shell, and a new one with its state has replaced it) and
-    `state_lost` (true: without its state); `degraded`: why Waypoint itself has ended the shell. `output` and
+    `state_lost` (true: without its state); `degraded`: why Waypoint itself has ended the shell;
+    `returned`: what the session lacks since this command has brought it back. `output` and
     `output_base64` are as in `as_text`. If waypoint itself failed, `by` is "waypoint" and `error` has the parts of the
     error. The whole output is held in memory.
     """
@@ -31,7 +32,8 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
             name: end[name] for name in ("exit", "by", "ended", "said", "signal") if end.get(name) not in (None, "")
         }
         outcome |= {name: True for name in ("new_shell", "state_lost") if end.get(name) is True}
-        outcome |= {"degraded": end["degraded"]} if end.get("degraded") else {}
+        outcome |= {name: end[name] for name in ("degraded", "returned") if end.get(name)}
+        report_return(end)
         failed = error_of(home, branch, end)
     except WaypointError as error:
         failed = error

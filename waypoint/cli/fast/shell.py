@@ -17,6 +17,7 @@ from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
 from waypoint.client.quoting import as_json_text
 from waypoint.model.errors import UsageProblem
+from waypoint.model.verbs import MAX_SECONDS
 
 _LIMITS = ("memory", "cpus", "pids", "disk")  # names of options, and in the request
 
@@ -67,6 +68,8 @@ def _setting(given: "Given") -> dict[str, object]:
         "shell": given["shell"],
         **{name: given[name] for name in _LIMITS},
         "auto": given.flag("auto"),
+        "idle_park": _age(given, "idle_park"),
+        "ttl": _age(given, "ttl"),
         "binds": [_from_here(bind) for bind in given.texts("bind")],
         "command": [as_json_text(word) for word in given.texts("words")],
     }
@@ -79,6 +82,20 @@ def _setting(given: "Given") -> dict[str, object]:
     rows, cols = terminal_size(0)
     asked = {name: value for name, value in setting.items() if value}
     return {**asked, "rows": rows, "cols": cols, "env": caller_env()}
+
+
+def _age(given: "Given", name: str) -> float | None:
+    """The seconds in an option that is an age; None if it is not given."""
+    text = given.text(name)
+    if text is None:
+        return None
+    from waypoint.model.times import parse_age
+
+    seconds = parse_age(text)
+    if seconds is None or not 1 <= seconds <= MAX_SECONDS:
+        next_step = "give a number and s, m, h, d or w, such as 30m; the least is 1s"
+        raise UsageProblem("use", f"--{name.replace('_', '-')} {text!r}", "it is not an age", next_step)
+    return seconds
 
 
 def _from_here(bind: str) -> str:

@@ -56,9 +56,19 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
         print_error(str(end["said"]))
     elif end.get("ended") is True:
         print_error(f"the session of {branch} has ended with its shell; to continue: waypoint shell {branch}")
+    report_return(end)
     report_new_shell(branch, end)
     code = end.get("exit")
     return code if isinstance(code, int) else EXIT_FAILED
+
+
+def report_return(end: "dict[str, object]") -> None:
+    """Print what the session lacks since the command has brought it back from its park."""
+    returned = end.get("returned")
+    if isinstance(returned, dict):
+        from waypoint.cli.fast.answers import warn_degraded
+
+        warn_degraded(returned)
 
 
 def report_new_shell(branch: str, end: "dict[str, object]") -> None:

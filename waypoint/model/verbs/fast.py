@@ -103,6 +103,8 @@ SHELL = Verb(
         _limit("pids", "number", "Maximum number of processes and threads (default: 4096).", "N"),
         _limit("disk", "size", "Maximum size of the changed files on disk (default: no limit).", "SIZE"),
         Option(("--auto",), "flag", "After each command, make a point to which 'waypoint rewind' can return."),
+        Option(("--idle-park",), "text", "Park the session when nobody has used it for AGE, such as 30m.", "AGE"),
+        Option(("--ttl",), "text", "Park the session AGE after its start, such as 12h.", "AGE"),
         Option(("-d", "--detach"), "flag", "Start the session and print its branch; do not attach."),
         JSON,
         BRANCH,
@@ -130,6 +132,13 @@ SHELL = Verb(
 
     Points: with --auto, the session is saved in the background when its shell has been at its prompt for 0.3 s after a
     command; 'waypoint rewind' goes back by these points. Later sessions of the branch do the same.
+
+    Parking: with --idle-park, a session that nobody uses is saved with its processes, as by 'waypoint checkpoint
+    --park', and takes no memory. The next exec, run, attach, shell, checkpoint or stop brings it back by itself. It is
+    in use while a client is connected, while its terminal prints, or while its programs use more than a hundredth of a
+    processor. If its processes cannot be saved, it continues. In a parked session no timer runs and no server answers.
+    With --ttl the session ends in this way when AGE has passed since its start, even if it is in use; then only
+    'waypoint shell BRANCH' continues it, for another AGE. Later sessions of the branch, and its forks, do the same.
 
     Bind: `--bind HOST:PATH` shows the path HOST of this machine at PATH in the session. Changes there are changes of
     this machine, and restore and undo do not reverse them. If root starts the session, root in the session writes there

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 
 from waypoint.branch.graph import walk_back
-from waypoint.branch.undo import is_from_within
+from waypoint.branch.undo import BY_ITSELF, is_from_within
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.records import Capture, Operation
@@ -57,7 +57,7 @@ async def operation(home: Home, branch: str, number: int | None) -> Operation:
         return numbered
 
     def is_meant(one: Operation) -> bool:
-        is_own = one.point is None and is_from_within(home.names, one, branch)
+        is_own = one.point is None and one.verb not in BY_ITSELF and is_from_within(home.names, one, branch)
         return is_own and one.sessions.get(branch) != (False, True)
 
     found = await asyncio.to_thread(home.names.last_to_undo, is_meant)

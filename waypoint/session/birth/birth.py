@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn, TypeVar
 
+import msgspec
+
 from waypoint.capture.steps import Step, reach, reach_in_loop
 from waypoint.launch import externals
 from waypoint.launch.externals import Misplaced
@@ -69,9 +71,10 @@ def plan_birth(
     size: tuple[int, int],
     chosen: Chosen,
 ) -> Birth:
-    """Return the plan of a session with `setting` for the caller. Raises NotAllowed."""
-    setting, session = restricted(resources, setting), new_id()
-    row = LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=setting)
+    """Return the plan of a session with `setting` for the caller, whose time to live begins now. Raises NotAllowed."""
+    setting, session, started = restricted(resources, setting), new_id(), time.time()
+    setting = msgspec.structs.replace(setting, since=started if setting.ttl else 0.0)
+    row = LiveRow(branch=branch, session=session, tree=session, started=started, setting=setting)
     return Birth(row, origin, size, chosen)
 
 

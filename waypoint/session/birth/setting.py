@@ -63,6 +63,8 @@ def plan_setting(
         allow_net=_allow_net(request, origin),
         limits=_limits(request, origin.limits if origin else SessionLimits()),
         auto=request.auto or (origin.auto if origin else False),
+        idle_park=request.idle_park or (origin.idle_park if origin else 0.0),
+        ttl=request.ttl or (origin.ttl if origin else 0.0),
     )
 
 
@@ -144,6 +146,8 @@ def _other_settings(request: StartRequest, setting: Setting) -> list[str]:
     others += ["--allow"] if request.allow and {*request.allow} != {*setting.allow} else []
     others += ["--cwd"] if request.cwd not in (None, setting.cwd) else []
     others += ["--auto"] if request.auto and not setting.auto else []
+    others += ["--idle-park"] if request.idle_park not in (None, setting.idle_park) else []
+    others += ["--ttl"] if request.ttl not in (None, setting.ttl) else []
     program = start_plan.shell_argv(setting)[0][0]
     others += ["--shell"] if request.shell not in (None, program, os.path.basename(program)) else []
     return others + (["command"] if request.command not in ([], setting.command) else [])

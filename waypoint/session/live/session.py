@@ -85,7 +85,9 @@ class LiveSession:
     started again. `rested`: how the last capture has left the session; None if that is unknown. `hooks_running`: how
     many of the session's own hooks run now (service/session_hooks.py). `is_killed`: a `stop` has killed the processes,
     and will end the session when it has the branch's turn. `no_way_out`: why the private network has no connection; ""
-    if it has one. `network_setup`: the task that sets up the private network; None if the session needs none.
+    if it has one. `network_setup`: the task that sets up the private network; None if the session needs none. `uses`:
+    how many requests have used it. `is_parking`: it ends because it is parked. `on_use`: called when a request begins
+    to use it, and when the last one ends. `parks_in_s`: the seconds until it is parked if nobody uses it.
     """
 
     not_back: Sequence[Degradation] = ()
@@ -95,6 +97,10 @@ class LiveSession:
     network_setup: asyncio.Task[None] | None = None
     restarted: RestartedPrograms | None = None
     rested: Rested | None = None
+    uses: int = 0
+    is_parking: bool = False
+    on_use: Callable[[], object] = bool
+    parks_in_s: Callable[[], float | None] = staticmethod(lambda: None)
 
     def __init__(
         self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Descriptors | None" = None
@@ -191,6 +197,11 @@ class LiveSession:
         """Whether a client has a stream of this session open."""
         return self._streams > 0
 
+    def touch(self) -> None:
+        """Note that a request uses the session."""
+        self.uses += 1
+        self.on_use()
+
     def processes(self) -> list[int]:
         return cgroups.members(self.record.cgroup)
 
@@ -255,6 +266,7 @@ class LiveSession:
             self._streams -= 1
             if not self._streams:
                 self._no_streams.set()
+                self.on_use()
 
     async def wait_drained(self) -> None:
         """Wait until the ring has all output of the terminal after the end of all processes, at most DRAIN_S."""
