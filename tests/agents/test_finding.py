@@ -47,6 +47,32 @@ def test_a_handoff_has_what_is_needed_and_no_secrets(home: Home, branch: str, tm
     assert home.cli("handoff", "nothing-of-this-name").code == 2
 
 
+def found(home: Home, text: str) -> list[tuple[str | None, list[str]]]:
+    """The captures that match, each with its matches."""
+    listed = home.must("search", text, "--json").json()["found"]
+    return [(one["capture"], [f"{match['where']} {match['text']}" for match in one["matches"]]) for one in listed]
+
+
+@pytest.mark.privileged
+def test_a_search_finds_names_messages_labels_commands_and_files(home: Home, branch: str) -> None:
+    inside(home, branch, "mkdir -p /opt/Zeta; echo 1 >/opt/Zeta/one; API_KEY=hunter2 true zetacommand")
+    home.must("point", "-b", branch, "--label", "begin\nthe ZETA prompt")
+    name = f"{branch}-zeta"
+    kept = home.must("checkpoint", name, "-b", branch, "-m", "zeta kept", "--force", "--json").json()["capture"]
+    removing = "rm -r /opt/Zeta; rm /etc/hostname; : 'zeta*now'"
+    inside(home, branch, removing)
+    live, (_, point), *before = sorted(found(home, "zeta"), key=lambda one: (one[0] is not None, one[0] != kept))
+    assert live == (None, [f"command {removing}"])
+    assert [name for name in (f"name {name}", "message zeta kept", "file /opt/Zeta/one") if name not in point] == []
+    matches = [*point, *(match for _, matches in before for match in matches)]
+    assert "label the ZETA prompt" in matches
+    assert "command mkdir -p /opt/Zeta; echo 1 >/opt/Zeta/one; API_KEY=*** true zetacommand" in matches
+    assert found(home, "zeta*") == [live]
+    assert found(home, "/ETC/hostname") == [(None, [f"command {removing}", "file /etc/hostname"])]
+    assert home.must("search", "zeta", "-n", "1", "--json").json()["is_limited"]
+    assert home.cli("search", "nothing has this text").code == 1
+
+
 def test_output_is_made_plain() -> None:
     output = "\x1b]0;title\x07\x1b[1mbold\x1b[m\r\n10%\r20%\r\nab\bc\r\n\n\n\x1b[?1049hfull\x1b[?1049lend\x1b["
     assert plain_lines(output, 9) == ["bold", "20%", "ac", "", "end"]

@@ -299,6 +299,7 @@ PRINT_FACTS = {
         "rm",
         "log",
         "show",
+        "search",
         "handoff",
         "diff",
         "apply",

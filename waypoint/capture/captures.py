@@ -254,6 +254,10 @@ class Captures:
             if is_dropped:
                 drop_layers(self._area, capture.id, capture.layers)
 
+    def tree_on_disk(self, capture: Capture) -> str | None:
+        """The path of the capture's upper tree, which may be removed at any time; None if it is not on disk."""
+        return self._area.pool.path(capture.tree) if self.images.is_hot(capture) else None
+
     def check_machine(self, capture: Capture) -> None:
         """Raise CannotCapture if this machine cannot restore the processes: no CRIU works on it, or it has another
         kernel or processor. Reads nothing but the record. Raises Failed if the search for a CRIU fails.

@@ -41,6 +41,7 @@ PLACES = {
     "log": "commands.log:run",
     "show": "commands.show:run",
     "handoff": "commands.handoff:run",
+    "search": "commands.search:run",
     "diff": "commands.diff:run",
     "apply": "commands.apply:run",
     "cp": "commands.files:cp",

@@ -17,12 +17,14 @@ from waypoint.model.facts import (
     DuFacts,
     EvictFacts,
     ExportFacts,
+    FoundFacts,
     GcFacts,
     GotLayerFacts,
     HandoffFacts,
     ImportFacts,
     OperationFacts,
     ProvedFacts,
+    SearchFacts,
     UndoneFacts,
     VerifyFacts,
 )
@@ -61,6 +63,13 @@ class History:
         """The capture of `name`."""
         answer = ask(self._home, "GET", f"/v1/captures/{quote_branch(parse_name(name))}")
         return parse(CaptureFacts, field_of(answer, "capture"))
+
+    def search(self, text: str, *, limit: int = 50) -> SearchFacts:
+        """Find captures and running sessions whose names, messages, labels, commands or changed files have `text`, the
+        newest first. Upper and lower case are the same.
+        """
+        answer = ask(self._home, "POST", "/v1/searches", {"text": as_json_text(text), "limit": limit})
+        return replace(parse(SearchFacts, answer), found=parse_list(FoundFacts, answer, "found"))
 
     def handoff(self, name: str) -> HandoffFacts:
         """What is needed to go on with the capture of `name`; agents/handoff.py makes a document of it. Raises

@@ -169,6 +169,40 @@ class PointFacts:
     conversation: ConversationFacts | None
 
 
+class MatchFacts(TypedDict):
+    """A text that matches, without secrets. `where`: the name of a branch or checkpoint, the message of a capture, the
+    label or a command of a point, or the path of a changed file.
+    """
+
+    where: Literal["name", "message", "label", "command", "file"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFacts:
+    """A capture that matches; with `capture` None the running session on `branch`, started `at`. `more`: the number of
+    further matches.
+    """
+
+    capture: str | None
+    at: str
+    branch: str
+    names: list[str]
+    matches: list[MatchFacts]
+    more: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchFacts:
+    """The answer to a search. `is_limited`: more captures match. `unsearched`: names of captures and sessions whose
+    changed files were not all searched: they are in the store only, or too many.
+    """
+
+    found: list[FoundFacts]
+    is_limited: bool
+    unsearched: list[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GotLayerFacts:
     """An attached layer that was copied to `path` on the host."""

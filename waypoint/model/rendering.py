@@ -13,7 +13,7 @@ from waypoint.model.outcomes import SHORT, proof_lines, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from waypoint.model.facts import CaptureFacts, ChangeFacts, FileFacts, OperationFacts, PointFacts
+    from waypoint.model.facts import CaptureFacts, ChangeFacts, FileFacts, FoundFacts, OperationFacts, PointFacts
     from waypoint.model.session_facts import ChangeCountFacts, LimitFacts, SessionFacts, StopFacts, SurveyedProcess
 
 _COLOURS = {
@@ -295,6 +295,19 @@ def _plain(value: object) -> str:
     if isinstance(value, Mapping):
         value = [f"{key} {one}" for key, one in value.items()]
     return "; ".join(one_line(text(one)) for one in value) if isinstance(value, list) else one_line(str(value))
+
+
+def found_lines(found: FoundFacts, *, coloured: bool = False) -> list[str]:
+    """Return the lines of `search` about a capture or a running session."""
+    names = ", ".join(styled(name, coloured=coloured, fg="green", bold=True) for name in found.names)
+    ident = "running" if found.capture is None else short(found.capture)
+    head = f"{styled(ident, coloured=coloured, fg='yellow')}{f' ({names})' if names else ''} {age(found.at)} ago"
+    more = [f"  and {found.more} more"] if found.more else []
+    return [
+        head if found.branch in found.names else f"{head}, on {found.branch}",
+        *(f"  {one['where']:<8} {cleaned(one['text'])}" for one in found.matches),
+        *more,
+    ]
 
 
 # --- differences

@@ -384,6 +384,13 @@ class LogQuery(Request, frozen=True):
     limit: Count | None = None
 
 
+class SearchRequest(Request, frozen=True):
+    """`text`: upper and lower case are the same, and no character has a special meaning. `limit`: of captures."""
+
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
+
+
 class PointsQuery(Request, frozen=True):
     limit: Count | None = None
 

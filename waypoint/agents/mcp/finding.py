@@ -1,11 +1,15 @@
 """The tools that find a state and describe it."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from waypoint.agents.handoff import document
 from waypoint.agents.mcp.calls import Call
 from waypoint.agents.mcp.toolbox import tool
-from waypoint.agents.mcp.words import Name
+from waypoint.agents.mcp.words import Limit, Name
+from waypoint.model.facts import SearchFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +18,19 @@ class Handoff:
 
     capture: str
     document: str
+
+
+@tool("search", "Search captures", "reads")
+def search(
+    call: Call,
+    *,
+    text: Annotated[str, Meta(min_length=1, max_length=1000, description="What to look for: any part, any case.")],
+    limit: Limit = 20,
+) -> SearchFacts:
+    """Find captures and running sessions by their names, messages, prompts, commands and changed files, the newest
+    first.
+    """
+    return call.client.history.search(text, limit=limit)
 
 
 @tool("handoff", "Describe a state for another agent", "reads")

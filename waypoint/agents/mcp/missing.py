@@ -16,12 +16,6 @@ class Nothing:
     """No result: the tool always fails."""
 
 
-@tool("search", "Search captures", "reads")
-def search(call: Call, *, text: Annotated[str, Meta(min_length=1, description="What to look for.")]) -> Nothing:
-    """Find captures by their names, messages, commands and changed files."""
-    raise _lacking("search", "look through `log`")
-
-
 @tool("adopt", "Run another agent in a session", "adds", open_world=True)
 def adopt(
     call: Call, *, branch: Branch, argv: Annotated[list[str], Meta(min_length=1, description="The agent's command.")]

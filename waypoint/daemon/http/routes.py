@@ -19,6 +19,7 @@ from waypoint.service import (
     images,
     layers,
     points,
+    search,
     sessions,
     usage,
 )
@@ -109,6 +110,7 @@ ROUTES: Routes = (
     Route("POST", "/v1/files/list", files.list_files, "The files in a folder", wrap="files"),
     Route("POST", "/v1/mounts", files.mount, "Mount a read-only view of a capture at a folder of the machine"),
     Route("POST", "/v1/mounts/remove", files.unmount, "End such a mount"),
+    Route("POST", "/v1/searches", search.search, "Find captures by a text in what describes them"),
     Route("GET", "/v1/branches", history.branches, "Branches, live or not", wrap="branches"),
     Route("GET", "/v1/names", history.names, "The names of branches and checkpoints", wrap="names"),
     Route("POST", "/v1/branches/{branch}/rename", history.rename, "Rename a branch"),

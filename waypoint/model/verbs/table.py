@@ -339,6 +339,25 @@ _SHOW = Verb(
     arguments=(NAME,),
 )
 
+_SEARCH = Verb(
+    "search",
+    (
+        Option(("-n", "--limit"), "number", "List at most N captures (default: 50).", "N", bounds="1 to 1000"),
+        JSON,
+        HOME,
+    ),
+    """Find captures and running sessions by a text.
+
+    Searches names of branches and checkpoints, messages of captures, labels and commands of points ('waypoint point',
+    'waypoint shell --auto'), and paths of changed files. TEXT may be anywhere in them; upper and lower case are the
+    same, and no character has a special meaning. Changed files are searched in running sessions, checkpoints and the
+    latest captures of branches, if they are on disk.
+
+    Lists what you may see, the newest first. Exit status 1 if nothing was found.""",
+    "Example: waypoint search parser.py",
+    arguments=(Argument("text", "TEXT"),),
+)
+
 _HANDOFF = Verb(
     "handoff",
     (JSON, HOME),
@@ -852,6 +871,7 @@ WAYPOINT = Group(
             _BRANCH,
             _LOG,
             _SHOW,
+            _SEARCH,
             _HANDOFF,
             _DIFF,
             _APPLY,
