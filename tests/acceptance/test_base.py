@@ -141,3 +141,22 @@ def test_the_resolver_file_of_a_base_is_used(home: Home, tmp_path: Path) -> None
         assert inside(home, branch, "cat /etc/resolv.conf") == "nameserver 192.0.2.1\n"
     with session(home, "root", "--base", str(usual)) as branch:
         assert inside(home, branch, "cat /etc/resolv.conf") == f"nameserver {RESOLVER}\n"
+
+
+def test_a_pool_on_the_file_system_of_the_base(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    base = make_base(tmp_path / "base")
+    with open_home(within=base) as home:
+        home.must("daemon", "stop")
+        (home.path / "pool.img").unlink(missing_ok=True)
+        (home.path / "pool/.gone").mkdir(exist_ok=True)  # the driver `copy`
+        home.must("shell", "-d", "inside", "--base", str(base))
+        inside(home, "inside", "echo first >/root/file")
+        home.must("checkpoint", "one", "-b", "inside")
+        inside(home, "inside", "echo second >/root/file; rm /etc/marker")
+        assert home.must("cat", "inside:/root/file").stdout == "second\n"
+        changed = {one["name"] for one in home.must("diff", "one", "inside", "--json").json()["files"]}
+        assert changed == {"/etc/marker", "/root/file"}
+        home.must("restore", "one", "-b", "inside", "--only", "files")
+        assert inside(home, "inside", "cat /root/file /etc/marker") == "first\nthe small base\n"
+        assert not [name for name in os.listdir(home.path / "pool") if name.startswith(".view")]

@@ -3,7 +3,10 @@
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from waypoint.launch.ground import homes
@@ -15,8 +18,10 @@ from waypoint.model.ids import random_hex
 from waypoint.model.paths import is_below
 from waypoint.model.records import HOST_IDS, IdMap, Setting
 from waypoint.upper.comparing import Scope
+from waypoint.upper.pool_image import FOLDER
 
 _PREFIX = "view-"
+_WORK_PREFIX = f".{_PREFIX}"  # in the pool, where names of trees have no dot
 
 
 _OF_THE_SESSION = ("/run", *OWN_PLACES)
@@ -78,20 +83,46 @@ def mounted_view(places: SharedPlaces, base: str, target: str, upper: str, ids: 
     lower = lower_of(base, target)
     skeleton = places.kit.skeleton(base, target, ids, homes.known())
     with contextlib.ExitStack() as mounted:
-        on_disk = {path: path for path in (above, lower)}
-        if ids.is_shifted:
-            for path in {above, lower} - {str(empty)}:  # `empty` is on a tmpfs, which Linux idmaps only since 6.3
-                on_disk[path] = mounted.enter_context(_place(places))
-                idmapped.attach(path, on_disk[path], idmapped.namespace(ids.lines()))
-                mounted.callback(mounts.umount, on_disk[path], mounts.MNT_DETACH)
-        layers = [on_disk[above], *([skeleton] if skeleton else []), on_disk[lower]]
+
+        def on_disk(path: str) -> str:
+            if not ids.is_shifted or path == str(empty):  # it is on a tmpfs, which Linux idmaps only since 6.3
+                return path
+            place = mounted.enter_context(_place(places))
+            idmapped.attach(path, place, idmapped.namespace(ids.lines()))
+            mounted.callback(mounts.umount, place, mounts.MNT_DETACH)
+            return place
+
+        lowers = [*([skeleton] if skeleton else []), on_disk(lower)]
         place = mounted.enter_context(_place(places))
-        lowers = ":".join(map(mounts.escape, layers))
-        options = f"lowerdir={lowers},redirect_dir=follow,index=off,metacopy=off,xino=off,nfs_export=off"
-        flags = mounts.MS_RDONLY | mounts.MS_NODEV | mounts.MS_NOSUID
-        mounts.mount("overlay", place, "overlay", flags, options)
+        try:
+            _mount(place, [on_disk(above), *lowers])
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            _mount_over_itself(place, above, lowers, on_disk, mounted)
         mounted.callback(mounts.umount, place, mounts.MNT_DETACH)
         yield View(place, above)
+
+
+def _mount(place: str, lowers: Sequence[str], more: str = "") -> None:
+    options = f"lowerdir={':'.join(map(mounts.escape, lowers))}{more}"
+    options += ",redirect_dir=follow,index=off,metacopy=off,xino=off,nfs_export=off"
+    mounts.mount("overlay", place, "overlay", mounts.MS_RDONLY | mounts.MS_NODEV | mounts.MS_NOSUID, options)
+
+
+def _mount_over_itself(
+    place: str, above: str, lowers: Sequence[str], on_disk: Callable[[str], str], mounted: contextlib.ExitStack
+) -> None:
+    """Mount a view whose upper layer lies in the tree of the base: the pool is a folder on the file system of `/`.
+
+    overlayfs refuses such a lower layer, but not such an upper directory. The mount is read-only, so nothing is written
+    there. overlayfs also wants a folder for its work, in the same mount; it must not be that of a live session.
+    """
+    pool = str(Path(above).parents[2])
+    work = mounted.enter_context(tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=pool))
+    shown = on_disk(pool)
+    upper, work = (mounts.escape(f"{shown}/{os.path.relpath(path, pool)}") for path in (above, work))
+    _mount(place, lowers, f",upperdir={upper},workdir={work}")
 
 
 @contextlib.contextmanager
@@ -108,3 +139,5 @@ def sweep_views(places: SharedPlaces) -> None:
     """Remove the mount points that a killed daemon has left; its mounts have gone with it."""
     for place in places.runtime.glob(f"{_PREFIX}*"):
         place.rmdir()
+    for place in (places.home / FOLDER).glob(f"{_WORK_PREFIX}*"):
+        shutil.rmtree(place, ignore_errors=True)
