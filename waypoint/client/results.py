@@ -26,7 +26,7 @@ class StartOptions(TypedDict, total=False):
     `allow_net`: the only names and networks that the session can reach. Limits: `memory` and `disk` in bytes, `cpus` in
     processors, `pids` in processes and threads. `auto`: make points at prompts, to which `rewind` can return.
     `idle_park`, `ttl`: park the session when nobody has used it for so many seconds, and so many seconds after its
-    start.
+    start; 0: never.
     """
 
     from_name: str

@@ -20,9 +20,6 @@ Cells = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 
-Age = Annotated[float, msgspec.Meta(ge=1, le=MAX_SECONDS)]
-"""Seconds after which something ends."""
-
 Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 
@@ -44,7 +41,7 @@ class StartRequest(Request, frozen=True):
     path or a name. `default_branch`: as in CallersRequest. `allow_net`: the only names and networks that the session
     can reach. `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads. `auto`: make
     points at prompts. `idle_park`, `ttl`: park the session when nobody has used it for so many seconds, and so many
-    seconds after its start.
+    seconds after its start; 0: never.
     """
 
     branch: str
@@ -70,8 +67,8 @@ class StartRequest(Request, frozen=True):
     pids: Count | None = None
     disk: Count | None = None
     auto: bool = False
-    idle_park: Age | None = None
-    ttl: Age | None = None
+    idle_park: Seconds | None = None
+    ttl: Seconds | None = None
 
 
 class StopRequest(Request, frozen=True):

@@ -80,7 +80,7 @@ def _setting(given: "Given") -> dict[str, object]:
     if given["user"] is None and setting["default_user"] is None:  # the session is the caller's, and so is $SHELL
         setting["default_shell"] = os.environ.get("SHELL")
     rows, cols = terminal_size(0)
-    asked = {name: value for name, value in setting.items() if value}
+    asked = {name: value for name, value in setting.items() if value or isinstance(value, float)}  # 0.0: never
     return {**asked, "rows": rows, "cols": cols, "env": caller_env()}
 
 
@@ -92,8 +92,8 @@ def _age(given: "Given", name: str) -> float | None:
     from waypoint.model.times import parse_age
 
     seconds = parse_age(text)
-    if seconds is None or not 1 <= seconds <= MAX_SECONDS:
-        next_step = "give a number and s, m, h, d or w, such as 30m; the least is 1s"
+    if seconds is None or not (seconds == 0 or 1 <= seconds <= MAX_SECONDS):
+        next_step = "give a number and s, m, h, d or w, such as 30m; the least is 1s, and 0 means never"
         raise UsageProblem("use", f"--{name.replace('_', '-')} {text!r}", "it is not an age", next_step)
     return seconds
 

@@ -138,7 +138,8 @@ SHELL = Verb(
     in use while a client is connected, while its terminal prints, or while its programs use more than a hundredth of a
     processor. If its processes cannot be saved, it continues. In a parked session no timer runs and no server answers.
     With --ttl the session ends in this way when AGE has passed since its start, even if it is in use; then only
-    'waypoint shell BRANCH' continues it, for another AGE. Later sessions of the branch, and its forks, do the same.
+    'waypoint shell BRANCH' continues it, for another AGE. Later sessions of the branch, and its forks, do the same; 0
+    as AGE ends that.
 
     Bind: `--bind HOST:PATH` shows the path HOST of this machine at PATH in the session. Changes there are changes of
     this machine, and restore and undo do not reverse them. If root starts the session, root in the session writes there

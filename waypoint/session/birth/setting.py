@@ -63,9 +63,13 @@ def plan_setting(
         allow_net=_allow_net(request, origin),
         limits=_limits(request, origin.limits if origin else SessionLimits()),
         auto=request.auto or (origin.auto if origin else False),
-        idle_park=request.idle_park or (origin.idle_park if origin else 0.0),
-        ttl=request.ttl or (origin.ttl if origin else 0.0),
+        idle_park=_age(request.idle_park, origin.idle_park if origin else 0.0),
+        ttl=_age(request.ttl, origin.ttl if origin else 0.0),
     )
+
+
+def _age(asked: float | None, own: float) -> float:
+    return own if asked is None else asked
 
 
 def _allow_net(request: StartRequest, origin: Setting | None) -> list[str]:
