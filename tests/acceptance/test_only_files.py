@@ -1,6 +1,7 @@
 """`restore NAME --only files`: the files are restored, the shell and the processes continue."""
 
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,20 +113,43 @@ def test_only_changed_files_are_replaced_and_programs_that_have_them_open_are_re
     assert inside(home, branch, "cat <&7; cat /srv/file") == "two\none\n"
 
 
-def test_a_changed_file_that_no_program_uses_keeps_its_inode(home: Home, branch: str) -> None:
+def test_a_file_that_no_program_uses_or_that_has_the_same_content_keeps_its_inode(home: Home, branch: str) -> None:
     make = (
         "echo one > short; seq 9000 > long; truncate -s 1M sparse; printf x | dd of=sparse seek=5000 bs=1 conv=notrunc"
     )
-    inside(home, branch, f"mkdir /srv/d; cd /srv/d; {make}; cp /usr/bin/sleep runs; cd /")
+    inside(home, branch, f"mkdir /srv/d; cd /srv/d; {make}; cp /usr/bin/sleep runs; seq 8000 > read; cd /")
     show = "cd /srv/d; stat -c '%n %s %a %y' *; sha256sum *; du -k sparse; cd /"
     before, inodes = inside(home, branch, show), inside(home, branch, "stat -c %i /srv/d/*")
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
     inside(home, branch, "cd /srv/d; seq 999 >> short; echo > long; echo y > sparse; echo >> runs; ./runs 1000 & cd /")
+    inside(home, branch, "exec 8<>/srv/d/read; seq 8000 > /srv/d/read")
     done = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files", "--json").json()
     assert [(one["code"], one["subject"]) for one in done["degraded"]] == [("replaced-files-open", "/srv/d/runs")]
     assert inside(home, branch, show) == before
     now = inside(home, branch, "stat -c %i /srv/d/*").split()
-    assert [one == other for one, other in zip(now, inodes.split(), strict=True)] == [True, False, True, True]
+    assert [one == other for one, other in zip(now, inodes.split(), strict=True)] == [True, True, False, True, True]
+
+
+def test_after_a_restore_of_many_files_the_next_one_finds_all_later_changes(home: Home, branch: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="waypoint-only-files-", dir="/srv") as folder:
+        shared = Path(folder, "shared")
+        shared.write_text("one\n")
+        make = "for i in $(seq 600); do seq $i > $i; done; mkdir d; seq 9 > d/inner"
+        inside(home, branch, f"mkdir /srv/many; cd /srv/many; {make}; cd /")
+        show = f"cd /srv/many; find . -printf '%p %y %m %T@\n' | sort; sha256sum * d/*; cat {shared}; ls {folder}; cd /"
+        before = inside(home, branch, show)
+        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        inside(home, branch, f"cd /srv/many; for i in $(seq 600); do echo >> $i; done; echo >> {shared}; cd /")
+        restore = "restore", f"{branch}-cp", "-b", branch, "--only", "files", "--json"
+        assert home.must(*restore).json()["exchanged"]["changed"] == 601
+        assert inside(home, branch, show) == before
+        changes = f"echo > 7; rm 8; mv 9 d; chmod 600 10; mv d e; ln -f 11 12; mkdir d; echo new > {folder}/new"
+        inside(home, branch, f"cd /srv/many; {changes}; cd /")
+        shared.write_text("two\n")
+        home.must(*restore)
+        assert inside(home, branch, show) == before.replace("\none\n", "\ntwo\n")
+        inside(home, branch, "echo > /srv/many/13")
+        assert home.must(*restore).json()["exchanged"]["changed"] == 1
 
 
 def test_restored_files_keep_their_owner(home: Home, person: Person) -> None:

@@ -97,6 +97,16 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
                 max_runs=2,
             ),
             Figure(
+                name=f"restore --only files of 10 changes after {many} files were restored",
+                unit="ms",
+                measure=lambda: ms_of_command(
+                    home.argv("restore", "after", "-b", "large", "--only", "files"), home.env
+                ),
+                aim=at_most(150, "ms"),
+                before=lambda: _change_ten(home, f"{folder}/many/d0"),
+                max_runs=5,
+            ),
+            Figure(
                 name=f"apply of {few} small files",
                 unit="ms",
                 measure=lambda: ms_of_command(home.argv("apply", "main", "--", f"{folder}/few"), home.env),

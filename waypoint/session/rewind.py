@@ -28,6 +28,7 @@ from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.model.stages import Stage
 from waypoint.session.live.resources import Resources
+from waypoint.session.live.same_files import Compared, after_restore, touched_in
 from waypoint.session.live.session import LiveSession
 from waypoint.session.views import mounted_view
 from waypoint.upper import layout
@@ -35,7 +36,7 @@ from waypoint.upper.changes import changed_targets, has_entries
 from waypoint.upper.comparing import Scope
 from waypoint.upper.contract import NEXT_STEPS
 from waypoint.upper.rewind import Rewound, rewind
-from waypoint.upper.rewind_plan import Plan, make_plan, merge
+from waypoint.upper.rewind_plan import Plan, compare_used, make_plan, merge
 from waypoint.upper.views import Candidate, Pairs, Views, candidates, find_touched
 
 _NOTE = "rewind.json"
@@ -56,11 +57,12 @@ class Outcome(NamedTuple):
 
 class _Known(NamedTuple):
     """An overlay before the pause. `view`: a descriptor of it with the files of the capture. `plan`: None: none was
-    made, because the session's files cannot be compared with a snapshot of them.
+    made, because the session's files cannot be compared with a snapshot of them. `compared`: for this plan.
     """
 
     view: int
     plan: Plan | None
+    compared: list[Candidate]
 
 
 class _Part(NamedTuple):
@@ -69,7 +71,7 @@ class _Part(NamedTuple):
     target: str
     views: Views
     plan: Plan
-    keep: frozenset[str]
+    compared: Compared
 
 
 @contextlib.contextmanager
@@ -85,7 +87,7 @@ def prepared(resources: Resources, live: LiveSession, origin: Capture) -> Iterat
             _check_mounts(live, held)
             seen = _snapshot(resources, live, standing)
             known = {
-                target: _know(resources, live, target, (held.files, seen), standing, comparing)
+                target: _know(resources, live, target, (held, seen), standing, comparing)
                 for target in live.record.overlays
                 if any(has_entries(layout.upper_of(tree, target)) for tree in (held.files, seen) if tree)
             }
@@ -128,7 +130,22 @@ class Rewind:
             found = [self._part(target, tree, held) for target in self._live.record.overlays]
             parts = [part for part in found if part is not None]
             users = _users(self._live, parts)
-            return Outcome(self._write(parts, {path for paths in users.values() for path in paths}), _reported(users))
+            if users:
+                parts = [_with_used_compared(part, _all_paths(users)) for part in parts]
+                users = _users(self._live, parts)
+            earlier, self._live.same_files = self._live.same_files, None
+            done = Outcome(self._write(parts, _all_paths(users)), _reported(users))
+            if self._seen:
+                compared = {part.target: part.compared for part in parts}
+                self._live.same_files = after_restore(self._held.capture.id, compared, earlier, self._mark)
+            return done
+
+    def _mark(self) -> int | None:
+        try:
+            return self._resources.pool.mark(self._live.record.row.tree)
+        except (OSError, WaypointError) as error:
+            log.info("the next restore of files on %s compares all of them: %s", self._live.branch, error)
+            return None
 
     def _write(self, parts: Sequence[_Part], used: set[str]) -> Rewound:
         root, done = self._live.record.ids.first, list[Rewound]()
@@ -158,16 +175,17 @@ class Rewind:
         views = Views(shown, inside)
         with Pairs(views, across=True) as pairs:
             plan = make_plan(differing, pairs, scope)
+        compared = differing if known is None else [*known.compared, *differing]
         if earlier is not None and touched is not None:
             plan = merge(earlier, plan, {one.path for one in differing})
-        return _Part(target, views, plan, keep)
+        return _Part(target, views, plan, Compared(keep, compared))
 
 
 def _rewind(part: _Part, used: set[str], exchanging: OpenStage) -> Rewound:
     return rewind(
         part.plan,
         part.views,
-        keep=part.keep,
+        keep=part.compared.kept,
         in_use=lambda path: _inside(part, path) in used,
         on_step=exchanging.step,
     )
@@ -200,28 +218,32 @@ def _know(
     resources: Resources,
     live: LiveSession,
     target: str,
-    trees: tuple[str, str],
+    states: tuple[HeldCapture, str],
     standing: contextlib.ExitStack,
     comparing: OpenStage,
 ) -> _Known:
+    held, seen = states
+    trees = (held.files, seen)
     uppers = [layout.upper_of(tree, target) for tree in trees]
     view = _view(resources, live, target, uppers[0], standing)
-    if not trees[1]:
-        return _Known(view, None)
-    scope = Scope(excluded=_kept_in(live, target))
-    differing = candidates(uppers[0], uppers[1], scope.concerns, find_touched(*trees, target))
-    with contextlib.ExitStack() as held:
+    if not seen:
+        return _Known(view, None, [])
+    kept = _kept_in(live, target)
+    scope = Scope(excluded=kept)
+    touched = touched_in(trees, target, kept, held.capture.id, live.same_files)
+    differing = candidates(uppers[0], uppers[1], scope.concerns, touched)
+    with contextlib.ExitStack() as opened:
         # In these views, ids are those on disk, as in the upper directories.
         mounted = [
-            held.enter_context(mounted_view(resources.places, live.record.row.setting.base, target, upper))
+            opened.enter_context(mounted_view(resources.places, live.record.row.setting.base, target, upper))
             for upper in uppers
         ]
         shown, sealed = (
-            [held.enter_context(open_folder(place)) for place in places]
+            [opened.enter_context(open_folder(place)) for place in places]
             for places in ([one.path for one in mounted], [one.upper for one in mounted])
         )
         with Pairs(Views(*shown), (sealed[0], sealed[1])) as pairs:
-            return _Known(view, make_plan(_with_breaks(differing, comparing), pairs, scope))
+            return _Known(view, make_plan(_with_breaks(differing, comparing), pairs, scope), differing)
 
 
 def _with_breaks(found: Sequence[Candidate], comparing: OpenStage) -> Iterator[Candidate]:
@@ -239,6 +261,11 @@ def _view(resources: Resources, live: LiveSession, target: str, upper: str, stan
     return standing.enter_context(open_folder(view.path))
 
 
+def _with_used_compared(part: _Part, used: set[str]) -> _Part:
+    with Pairs(part.views, across=True) as pairs:
+        return part._replace(plan=compare_used(part.plan, pairs, lambda path: _inside(part, path) in used))
+
+
 def _users(live: LiveSession, parts: Sequence[_Part]) -> dict[int, list[str]]:
     """By process, the files that it uses and that are about to be replaced or removed."""
     gone = {
@@ -248,6 +275,10 @@ def _users(live: LiveSession, parts: Sequence[_Part]) -> dict[int, list[str]]:
         if one.how in ("changed", "removed", "type")
     }
     return users_of_paths.find(live.processes(), gone) if gone else {}
+
+
+def _all_paths(users: dict[int, list[str]]) -> set[str]:
+    return {path for paths in users.values() for path in paths}
 
 
 def _inside(part: _Part, path: str) -> str:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from waypoint.linux.storage import btrfs, btrfs_sharing, filesystem, quota
+from waypoint.linux.storage.btrfs_changes import read_subvolume
 from waypoint.model.errors import Failed
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import Outlook, PoolUsage, Shares, refusals
@@ -196,7 +197,12 @@ class BtrfsPool(FolderOfTrees):
                 self._commit(path)
                 took_s = time.monotonic() - began
 
-    def _commit(self, path: str) -> None:
+    def mark(self, name: str) -> int | None:
+        with self._tree("sync the upper tree", name) as path:
+            return self._commit(path)
+
+    def _commit(self, path: str) -> int | None:
+        """Return the number of the transaction; None if it is not known."""
         # A snapshot writes out its source's dirty data and commits: 1-3 ms. syncfs or BTRFS_IOC_SYNC would also write
         # out the dirty data of all other trees: 60 ms in the median beside one busy tree.
         temporary = f"{self._folder}/.sync-{random_hex(8)}"
@@ -206,5 +212,8 @@ class BtrfsPool(FolderOfTrees):
             if err.errno != errno.ENOSPC:
                 raise
             btrfs.sync_filesystem(path)  # slower, but needs no space for a subvolume
-        else:
+            return None
+        try:
+            return read_subvolume(temporary).made
+        finally:
             btrfs.destroy_subvolume(temporary)

@@ -138,17 +138,22 @@ def _has_same_content(one: Entry, other: Entry, wanted: os.stat_result, present:
     if stat.S_ISREG(wanted.st_mode):
         if wanted.st_size != present.st_size:
             return False
-        if wanted.st_size and -1 not in (one.upper, other.upper):
-            files = (one.upper, wanted.st_ino), (other.upper, present.st_ino)
-            if btrfs_changes.has_same_extents(*files):
-                return True
+        if has_same_blocks(one, other, wanted, present):
+            return True
         try:
-            return wanted.st_size == 0 or _reads_same(one, other)
+            return _reads_same(one, other)
         except PermissionError:
             return wanted.st_mtime_ns == present.st_mtime_ns
     if stat.S_ISLNK(wanted.st_mode):
         return os.readlink(one.name, dir_fd=one.folder) == os.readlink(other.name, dir_fd=other.folder)
     return wanted.st_rdev == present.st_rdev
+
+
+def has_same_blocks(one: Entry, other: Entry, wanted: os.stat_result, present: os.stat_result) -> bool:
+    """Whether two files of the same size are known to have the same content. Reads none."""
+    if not wanted.st_size or -1 in (one.upper, other.upper):
+        return not wanted.st_size
+    return btrfs_changes.has_same_extents((one.upper, wanted.st_ino), (other.upper, present.st_ino))
 
 
 def _reads_same(one: Entry, other: Entry) -> bool:

@@ -293,6 +293,12 @@ class Pool(Protocol):
         """
         ...
 
+    def mark(self, name: str) -> int | None:
+        """Make the tree's present content durable; return a number by which `views.touched_after` finds all later
+        changes. None if the driver cannot tell them.
+        """
+        ...
+
     def close(self) -> None:
         """Unmount the pool from the caller's mount namespace; sessions that use it keep its file system mounted. Only
         `close` may be called afterwards.

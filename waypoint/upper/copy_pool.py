@@ -109,6 +109,10 @@ class CopyPool(FolderOfTrees):
         with self._tree("sync the upper tree", name) as path:
             filesystem.sync_filesystem(path)
 
+    def mark(self, name: str) -> int | None:
+        self.sync(name)
+        return None
+
     def close(self) -> None:
         # The folder is missing if no snapshot was made, and not empty after a failed snapshot; the next opening then
         # removes it.

@@ -6,11 +6,11 @@ with all its content.
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from waypoint.model.paths import is_below
-from waypoint.upper.comparing import How, Scope, attributes, compare_one, look, names_in
+from waypoint.upper.comparing import How, Scope, attributes, compare_one, has_same_blocks, look, names_in
 from waypoint.upper.views import Candidate, Pairs, Sides
 
 _Key = tuple[int, int]  # device and inode
@@ -20,7 +20,8 @@ _SPECIAL, _CAPABILITY = stat.S_ISUID | stat.S_ISGID, "security.capability"  # wh
 class Difference(NamedTuple):
     """`how` as in comparing.py, but `attributes` includes the time of the last change, and a name of a file with
     several hard links is `changed` if it must become a name of another file. `is_content`: the present file differs
-    only in content and time, and can get those of the wanted one: it is in the upper directory, with one name.
+    only in content and time, and can get those of the wanted one: it is in the upper directory, with one name. The
+    content of such a file may be the same, if it is in other blocks and the time differs.
     """
 
     path: str
@@ -38,10 +39,27 @@ class Plan(NamedTuple):
 
 
 def make_plan(differing: Iterable[Candidate], pairs: Pairs, scope: Scope) -> Plan:
-    """Compare the candidates. Reads files of the same size whose inode or time of change differs. Raises OSError."""
+    """Compare the candidates. Reads files of the same size and time if that is needed. Raises OSError."""
     links = _Links()
     found = list(_differences(differing, pairs, scope, links))
     return Plan(found, links.anchors())
+
+
+def compare_used(plan: Plan, pairs: Pairs, is_used: Callable[[str], bool]) -> Plan:
+    """The plan after the files that `is_used` and may have the same content were read: of these only the times differ.
+    Raises OSError.
+    """
+    return plan._replace(
+        differences=[
+            Difference(one.path, "attributes") if one.is_content and is_used(one.path) and _is_same(one, pairs) else one
+            for one in plan.differences
+        ]
+    )
+
+
+def _is_same(difference: Difference, pairs: Pairs) -> bool:
+    sides = pairs.at(difference.path)
+    return compare_one(sides, *look(sides)) is None
 
 
 def merge(earlier: Plan, later: Plan, examined: set[str]) -> Plan:
@@ -66,6 +84,9 @@ def _differences(differing: Iterable[Candidate], pairs: Pairs, scope: Scope, lin
                 continue
             sides = pairs.at(path)
             wanted, present = look(sides)
+            if _is_rewritten(sides, wanted, present):
+                yield Difference(path, "changed", is_content=True)
+                continue
             how = _compare(path, sides, (wanted, present), links)
             if how is not None:
                 yield Difference(path, how, how == "changed" and _is_content(sides, wanted, present))
@@ -92,6 +113,17 @@ def _compare(
     if how in ("changed", "type"):
         links.add_changed(wanted)
     return how
+
+
+def _is_rewritten(sides: Sides, wanted: os.stat_result | None, present: os.stat_result | None) -> bool:
+    """Whether a file that can get other content in place has other blocks and another time. Its content on the same
+    btrfs is written again faster than the two files are read.
+    """
+    if wanted is None or present is None or wanted.st_mtime_ns == present.st_mtime_ns:
+        return False
+    if sides.wanted is None or sides.wanted.upper == -1 or sides.present is None or wanted.st_size != present.st_size:
+        return False
+    return _is_content(sides, wanted, present) and not has_same_blocks(sides.wanted, sides.present, wanted, present)
 
 
 def _is_content(sides: Sides, wanted: os.stat_result | None, present: os.stat_result | None) -> bool:

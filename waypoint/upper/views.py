@@ -172,7 +172,9 @@ class Candidate(NamedTuple):
     """A path at which two views can differ. `is_same`: the upper directories have the same entry there; of a folder,
     extended attributes may differ. `is_whole`: one view hides a part of the base that the other one shows, so all below
     the path must be compared, and no path below it is a candidate. `source`: in the wanted view, the path from which a
-    folder of the base was moved here: absolute in the view, or relative to the folder above `path`.
+    folder of the base was moved here: absolute in the view, or relative to the folder above `path`. `needs_base`: once
+    the present view is like the wanted one, a change of the base can make them differ, for one of them shows the base's
+    entry and the other one has a copy.
     """
 
     path: str
@@ -180,16 +182,18 @@ class Candidate(NamedTuple):
     is_whole: bool
     is_folder: bool
     source: str
+    needs_base: bool
 
 
 class Touched(NamedTuple):
     """Where two upper directories can differ. `paths`: of changed files and folders, with all folders above them.
     `new_names`: by the inode of a folder, names that were added to it: what has such a name may have been moved there,
-    with everything in it.
+    with everything in it. `whole`: paths below which everything can differ.
     """
 
     paths: set[str]
     new_names: dict[int, set[str]]
+    whole: frozenset[str] = frozenset()
 
 
 def find_touched(tree: str, other: str, target: str) -> Touched | None:
@@ -197,8 +201,25 @@ def find_touched(tree: str, other: str, target: str) -> Touched | None:
     known: neither is a later snapshot of the other one.
     """
     found = btrfs_changes.changes(tree, other) or btrfs_changes.changes(other, tree)
+    return None if found is None else _touched(found, tree, target)
+
+
+def touched_after(tree: str, mark: int, target: str, unsure: frozenset[str]) -> Touched | None:
+    """Where a sealed snapshot of an upper tree differs from the state in which the tree had this `mark`
+    (contract.Pool.mark), and all at or below the paths `unsure`; None if that is not known.
+    """
+    found = btrfs_changes.changes_after(tree, mark)
     if found is None:
         return None
+    touched = _touched(found, tree, target)
+    for path in unsure:
+        while path and path not in touched.paths:
+            touched.paths.add(path)
+            path = path.rpartition("/")[0]
+    return touched._replace(whole=unsure)
+
+
+def _touched(found: btrfs_changes.Changes, tree: str, target: str) -> Touched:
     above = f"{os.path.relpath(layout.upper_of(tree, target), tree)}/"
     paths = (os.fsdecode(path) for path in found.paths)
     names = {inode: set(map(os.fsdecode, added)) for inode, added in found.new_names.items()}
@@ -265,7 +286,15 @@ def _candidate(found: _Found) -> Candidate:
     is_whole = hides != ("" if present is None else present.hides)
     is_folder = (wanted is not None and wanted.is_folder) or (present is not None and present.is_folder)
     source = hides.removeprefix(_MOVED) if hides.startswith(_MOVED) else ""
-    return Candidate(path, wanted == present, is_whole, is_folder, source)
+    return Candidate(path, wanted == present, is_whole, is_folder, source, _needs_base(wanted, present))
+
+
+def _needs_base(wanted: _Facts | None, present: _Facts | None) -> bool:
+    if wanted is None:
+        return True
+    if present is None:
+        return wanted.is_folder
+    return (wanted.hides, wanted.is_folder) != (present.hides, present.is_folder)
 
 
 def _below(roots: Sequence[int | None], above: _Found, touched: Touched | None) -> Iterator[_Found]:
@@ -300,7 +329,8 @@ def _below(roots: Sequence[int | None], above: _Found, touched: Touched | None) 
                 None if fd is None or name not in found else _facts(fd, found[name], is_compared=are_compared)
                 for fd, found in zip(folders, items, strict=True)
             )
-            yield _Found(path, wanted, present, is_new=above.is_new or name in new_names)
+            is_new = above.is_new or name in new_names or (touched is not None and path in touched.whole)
+            yield _Found(path, wanted, present, is_new)
 
 
 _FILE = _Facts("", is_folder=False)

@@ -81,6 +81,17 @@ def changes(path: str, earlier: str) -> Changes | None:
         return None
 
 
+def changes_after(path: str, transaction: int) -> Changes | None:
+    """What was changed in the subvolume at `path` by later transactions. Nobody may change it meanwhile. None if that
+    cannot be told: it is no subvolume, or a path is too long.
+    """
+    try:
+        with open_folder(path) as fd:
+            return _since(fd, path, transaction)
+    except OSError:
+        return None
+
+
 def has_same_extents(one: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether two files of the same size in one file system have the same blocks, or the same content in its metadata.
     False if that is not known. Reads no content. A file: a descriptor of any file of its subvolume, which must be

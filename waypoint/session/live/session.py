@@ -28,6 +28,7 @@ from waypoint.session.live import record as records
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.rest import Rested
 from waypoint.session.live.run import Host, run_process, status_place
+from waypoint.session.live.same_files import SameFiles
 from waypoint.terminal.exec.command_line import FIRST_PROMPT_S, CommandLine
 from waypoint.terminal.exec.command_record import begin_ring_anew
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
@@ -82,12 +83,13 @@ class RestartedPrograms(NamedTuple):
 class LiveSession:
     """`not_back`: why the processes were not restored, if they were to be, and the parts of the shell's state that were
     not restored. `restarted`: the programs of the capture from which the session started; None if they were not to be
-    started again. `rested`: how the last capture has left the session; None if that is unknown. `hooks_running`: how
-    many of the session's own hooks run now (service/session_hooks.py). `is_killed`: a `stop` has killed the processes,
-    and will end the session when it has the branch's turn. `no_way_out`: why the private network has no connection; ""
-    if it has one. `network_setup`: the task that sets up the private network; None if the session needs none. `uses`:
-    how many requests have used it. `is_parking`: it ends because it is parked. `on_use`: called when a request begins
-    to use it, and when the last one ends. `parks_in_s`: the seconds until it is parked if nobody uses it.
+    started again. `rested`: how the last capture has left the session; None if that is unknown. `same_files`: how the
+    last restore of files has left its files; None if that is unknown. `hooks_running`: how many of the session's own
+    hooks run now (service/session_hooks.py). `is_killed`: a `stop` has killed the processes, and will end the session
+    when it has the branch's turn. `no_way_out`: why the private network has no connection; "" if it has one.
+    `network_setup`: the task that sets up the private network; None if the session needs none. `uses`: how many
+    requests have used it. `is_parking`: it ends because it is parked. `on_use`: called when a request begins to use it,
+    and when the last one ends. `parks_in_s`: the seconds until it is parked if nobody uses it.
     """
 
     not_back: Sequence[Degradation] = ()
@@ -97,6 +99,7 @@ class LiveSession:
     network_setup: asyncio.Task[None] | None = None
     restarted: RestartedPrograms | None = None
     rested: Rested | None = None
+    same_files: SameFiles | None = None
     uses: int = 0
     is_parking: bool = False
     on_use: Callable[[], object] = bool
