@@ -101,7 +101,7 @@ def test_commands_that_free_space_work_without_a_free_inode(small_disk: Home, en
     main = client.start("main")
     main.exec("kept=yes; echo precious > /srv/kept")
     taken = 0
-    while small_disk.cli("checkpoint", "-b", "main", "--tier", "live", f"point-{taken}").code == 0:
+    while small_disk.cli("checkpoint", "-b", "main", "--anew", "--tier", "live", f"point-{taken}").code == 0:
         taken += 1
     use_up_inodes(small_disk)
     if ends == "stopped":

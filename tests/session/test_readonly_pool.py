@@ -203,6 +203,23 @@ def test_the_next_daemon_takes_over_a_session_on_a_read_only_pool(own: Home) -> 
     ledger.check(own)
 
 
+def test_a_pool_that_cannot_even_be_read_is_opened_after_the_advised_end_of_its_sessions(own: Home) -> None:
+    abort(own)
+    (device,) = loops_of(own.path / "pool.img")
+    limit_device(device, SUPERBLOCK_AT[0])
+    (daemon,) = victims.pids(own, "daemon")
+    os.kill(daemon, 9)
+    done = own.cli("ps")
+    assert (done.code, "sessions still use it" in done.stderr) == (125, True), done.stderr
+    step = re.search(r"'(echo 1 > \S+/cgroup\.kill)'", next_of(done.stderr))
+    assert step, done.stderr
+    subprocess.run(["sh", "-c", step[1]], check=True)
+    wait_for_no_loop(own.path / "pool.img")
+    own.must("restore", "noted")
+    assert own.must("exec", "--", "echo $here; cat /srv/file").stdout == "1\nprecious\n"
+    ledger.check(own)
+
+
 def test_a_pool_that_stays_read_only_can_be_read_and_removed(own: Home, tmp_path: Path) -> None:
     end_all(own)
     toggle_feature(own.path / "pool.img")

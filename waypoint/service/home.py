@@ -30,7 +30,7 @@ from waypoint.launch.launcher_link import Launcher
 from waypoint.linux.storage import files, filesystem
 from waypoint.model.activity import SessionEvent
 from waypoint.model.conditions import Degradation
-from waypoint.model.errors import StoreDamaged, WaypointError
+from waypoint.model.errors import Failed, StoreDamaged, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.paths import config_path, home_id, runtime_folder
 from waypoint.model.records import HOST_IDS, Capture, IdMap, Operation, SessionLimits
@@ -60,9 +60,9 @@ from waypoint.setup import config as config_file
 from waypoint.setup import criu_find, vanished
 from waypoint.setup.trials import trial
 from waypoint.terminal.inside.spool import Answer
-from waypoint.upper.contract import PoolSizes
+from waypoint.upper.contract import Pool, PoolSizes
 from waypoint.upper.open_pool import has_pool, open_pool
-from waypoint.upper.pool_image import FOLDER, IMAGE
+from waypoint.upper.pool_image import FOLDER, IMAGE, PoolInUse
 
 KEEP_OPERATIONS_S = 7 * 86400.0
 RELIEVE_S = 10.0
@@ -151,7 +151,7 @@ class Home:
         self.names = Names(path / "names.db", reserve)
         self.names.on_operation = self._tell_operation
         _check_pool(path, self.names)
-        self.pool = open_pool(path, "auto", config.pool, reserve.make_room)
+        self.pool = _open_pool(path, config.pool, reserve, places.cgroup)
         self._watch = PoolWatch(self.pool, places.cgroup, lambda: loop.call_soon_threadsafe(self.relieve_later))
 
         tries = functools.partial(trial, home=path)
@@ -374,6 +374,18 @@ async def stop_daemon(home: Home) -> None:
     said = "commands of other users would end with it"
     rights.check_unrestricted(home.sessions.resources, "stop", f"the daemon of {home.path}", said)
     home.stop_daemon()
+
+
+def _open_pool(home: Path, sizes: PoolSizes | None, reserve: Reserve, group: str) -> Pool:
+    """`group`: the cgroup of the sessions, which must end first if the pool cannot be opened before."""
+    try:
+        return open_pool(home, "auto", sizes, reserve.make_room)
+    except PoolInUse as error:
+        next_step = (
+            f"end the sessions, which can write no file any more: 'echo 1 > {group}/cgroup.kill'; then repeat the "
+            "command: the files are as they were before the failure"
+        )
+        raise Failed(error.tried, error.on, error.said, next_step, code=error.code) from error
 
 
 def _check_pool(home: Path, names: Names) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 
 from waypoint.linux.storage import btrfs, files, filesystem, loop, mounts
-from waypoint.model.errors import Failed, HostLacks, StateConflict
+from waypoint.model.errors import Failed, HostLacks, StateConflict, of_machine
 from waypoint.model.ids import random_hex
 from waypoint.upper import pool_file
 from waypoint.upper.contract import PoolSizes, mib
@@ -27,6 +27,10 @@ _FLAGS = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # of the pool o
 _WITHOUT_LOG = "rescue=nologreplay"
 
 log = logging.getLogger(__name__)
+
+
+class PoolInUse(Failed):
+    """The pool's file system has failed, so that it can be neither written nor read until its sessions have ended."""
 
 
 def make_image(home: str, folder: str, sizes: PoolSizes) -> int:
@@ -81,18 +85,21 @@ def _format(making: str, size: int) -> None:
 
 
 def open_image(image: str, folder: str) -> int:
-    """Mount the pool's file. Returns the size of its reserved part (pool_file.py)."""
+    """Mount the pool's file. Returns the size of its reserved part (pool_file.py). Raises PoolInUse, OSError."""
     fd = os.open(image, os.O_RDWR | os.O_CLOEXEC)
     try:
         with contextlib.ExitStack() as opened:
-            device = loop.find_attached(fd)
-            if device is None:
-                device = opened.enter_context(_attach(fd, image))
-                if _is_sparse(fd):
-                    _reserve_chunks(fd, image, device, folder)
-            else:
-                opened.enter_context(device)
-            _mount(device, folder)
+            used = loop.find_attached(fd)
+            device = opened.enter_context(used or _attach(fd, image))
+            if used is None and _is_sparse(fd):
+                _reserve_chunks(fd, image, device, folder)
+            try:
+                _mount(device, folder)
+            except OSError as err:
+                if used is None:
+                    raise
+                said = f"its file system has failed ({err.strerror}), and sessions still use it"
+                raise PoolInUse("open the pool", image, said, code=of_machine(errno.EIO)) from err
             if filesystem.is_readonly(folder):
                 return os.fstat(fd).st_size
             try:
