@@ -57,7 +57,7 @@ def test_a_proved_capture_says_so_everywhere(home: Home, branch: str) -> None:
     before = facts(home, branch)["pid"]
     made = home.must("checkpoint", f"{branch}-cp", "-b", branch, "--prove", "--json").json()
     assert (made["tier"], made["proof"]["proved"], made["proof"]["differences"]) == ("live", True, [])
-    assert home.must("checkpoint", f"{branch}-cp2", "-b", branch, "--prove").stdout.endswith("ms  proved\n")
+    assert home.must("checkpoint", f"{branch}-cp2", "-b", branch, "--anew", "--prove").stdout.endswith("ms  proved\n")
     assert "proof" not in home.must("show", made["capture"]).stdout.replace("proof        proved at", "")
     assert f"({branch}-cp) live, proved" in home.must("log", branch).stdout
     assert facts(home, branch)["pid"] == before

@@ -163,7 +163,7 @@ async def test_a_timeout_during_a_pause_is_enforced_after_the_pause(stage: Stage
 async def test_a_pause_does_not_shorten_the_grace_after_a_timeout() -> None:
     moving, sent = asyncio.Event(), asyncio.Queue[signal.Signals]()
     moving.set()
-    enforcing = asyncio.ensure_future(ending.enforce_timeout(0.0, moving, sent.put))
+    enforcing = asyncio.ensure_future(ending.stop_command(moving, sent.put))
     (first, first_s), (second, _) = ending.STOPS[:2]
     assert await sent.get() == first
     moving.clear()

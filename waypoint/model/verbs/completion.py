@@ -31,6 +31,7 @@ KINDS = {
             "PORT",
             "S",
             "AGE",
+            "AGENT",
             "LOG",
             "MSG",
             "NEW",
