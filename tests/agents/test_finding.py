@@ -7,6 +7,7 @@ import pytest
 
 from tests.acceptance.sessions import inside, session
 from tests.homes import Home
+from tests.waiting import wait_until
 from waypoint.terminal.plain import plain_lines
 
 
@@ -71,6 +72,22 @@ def test_a_search_finds_names_messages_labels_commands_and_files(home: Home, bra
     assert found(home, "/ETC/hostname") == [(None, [f"command {removing}", "file /etc/hostname"])]
     assert home.must("search", "zeta", "-n", "1", "--json").json()["is_limited"]
     assert home.cli("search", "nothing has this text").code == 1
+
+
+@pytest.mark.privileged
+def test_an_adopted_program_runs_in_the_shell_and_has_a_point_at_its_end(home: Home) -> None:
+    name = "adopted"
+    home.must("adopt", "-b", name, "-d", "--", "sh", "-c", "echo $((40 + 2)) >/srv/answer; exit 0")
+    wait_until(
+        lambda: any(one.startswith("after: sh -c") for one in labels(home, name)), "the program's end has a point"
+    )
+    assert home.must("cat", f"{name}:/srv/answer").stdout == "42\n"
+    assert home.cli("adopt", "-b", name, "-d", "--", "a\nb").code == 2
+    home.must("stop", name, "--discard")
+
+
+def labels(home: Home, branch: str) -> list[str]:
+    return [one["label"] for one in home.must("rewind", branch, "--list", "--json").json()]
 
 
 def test_output_is_made_plain() -> None:

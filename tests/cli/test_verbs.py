@@ -299,6 +299,7 @@ PRINT_FACTS = {
         "rm",
         "log",
         "show",
+        "adopt",
         "search",
         "handoff",
         "diff",

@@ -42,6 +42,7 @@ PLACES = {
     "show": "commands.show:run",
     "handoff": "commands.handoff:run",
     "search": "commands.search:run",
+    "adopt": "commands.adopt:run",
     "diff": "commands.diff:run",
     "apply": "commands.apply:run",
     "cp": "commands.files:cp",

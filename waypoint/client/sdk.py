@@ -350,6 +350,14 @@ class Session:
         body: dict[str, object] = {"label": label, "conversation": told}
         return parse(PointMadeFacts, self._ask_once("points", body))
 
+    def adopt(self, *argv: str) -> SessionFacts:
+        """Start a program, such as a command-line agent, in the foreground of the session's shell; its output is the
+        terminal's. Start the session with `auto`, so that points are made at prompts. Raises StateConflict if the shell
+        is busy.
+        """
+        answer = self._ask_once("adopt", {"argv": list(argv)})
+        return parse(SessionFacts, field_of(answer, "session"))
+
     def points(self, limit: int | None = None) -> "list[PointFacts]":
         """The points and named checkpoints to which the branch can go back, the newest first."""
         from waypoint.model.facts import PointFacts

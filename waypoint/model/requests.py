@@ -381,6 +381,12 @@ class LogQuery(Request, frozen=True):
     limit: Count | None = None
 
 
+class AdoptRequest(Request, frozen=True):
+    """`argv`: a program and its arguments."""
+
+    argv: Annotated[list[str], msgspec.Meta(min_length=1)]
+
+
 class SearchRequest(Request, frozen=True):
     """`text`: upper and lower case are the same, and no character has a special meaning. `limit`: of captures."""
 

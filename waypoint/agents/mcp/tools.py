@@ -81,6 +81,20 @@ def start(
     return Started(created=session.is_new, session=state_of(session.facts))
 
 
+@tool("adopt", "Run another agent in a session", "adds", open_world=True)
+def adopt(
+    call: Call,
+    *,
+    branch: Branch,
+    argv: Annotated[list[str], Meta(min_length=1, description="The agent's program and its arguments.")],
+) -> Started:
+    """Start a command-line agent in the foreground of a session's shell, with points at its prompts. Its output is the
+    session's scrollback.
+    """
+    session = call.client.start(branch, auto=True)
+    return Started(created=session.is_new, session=state_of(session.adopt(*argv)))
+
+
 @tool("list", "List sessions and branches", "reads")
 def list_sessions(call: Call, *, limit: Limit = 100, offset: Offset = 0) -> Listing:
     """List the running sessions, and all branches with their latest captures. `log` lists captures."""

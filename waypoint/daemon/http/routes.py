@@ -7,6 +7,7 @@ from waypoint.daemon.http import openapi
 from waypoint.daemon.http.route import MAX_EXEC_BODY_BYTES, Route, Routes
 from waypoint.service import (
     activity,
+    adopting,
     applying,
     archives,
     captures,
@@ -55,6 +56,9 @@ ROUTES: Routes = (
     Route("POST", f"{_SESSION}/stop", sessions.stop, "End the session"),
     Route("POST", f"{_SESSION}/checkpoint", captures.checkpoint, "Capture the session, and name the capture"),
     Route("POST", f"{_SESSION}/points", points.make, "Make a point to which the branch can go back"),
+    Route(
+        "POST", f"{_SESSION}/adopt", adopting.adopt, "Start a program in the foreground of its shell", wrap="session"
+    ),
     Route("GET", f"{_SESSION}/points", points.points, "Points and checkpoints of the branch", wrap="points"),
     Route(
         "POST",

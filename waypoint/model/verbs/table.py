@@ -340,6 +340,24 @@ _SHOW = Verb(
     arguments=(NAME,),
 )
 
+_ADOPT = Verb(
+    "adopt",
+    (
+        BRANCH,
+        Option(("-d", "--detach"), "flag", "Start it in the background."),
+        JSON,
+        HOME,
+    ),
+    """Run a command-line agent, or any other program, in a session.
+
+    Starts the session of the branch, like 'waypoint shell --auto', and CMD in its shell. Points, to which 'waypoint
+    rewind' can return, are made when CMD ends and after each further command of the shell. Claude Code and Codex also
+    make one before each of your prompts, once 'waypoint install claude' or 'waypoint install codex' has installed the
+    plugin. CMD is a program and its arguments.""",
+    "Example: waypoint adopt -b fix-1 -- aider --yes",
+    words="CMD",
+)
+
 _SEARCH = Verb(
     "search",
     (
@@ -890,6 +908,7 @@ WAYPOINT = Group(
             _GC,
             _DU,
             _EVENTS,
+            _ADOPT,
             _MCP,
             _GUIDE,
             _INSTALL,
