@@ -40,6 +40,7 @@ KINDS = {
             "KIND=PATH",
             "KIND",
             "SIZE",
+            "TEXT",
             "LIST",
             "NAME:PATH",
             "",
