@@ -135,15 +135,14 @@ def test_after_a_restore_of_many_files_the_next_one_finds_all_later_changes(home
         shared = Path(folder, "shared")
         shared.write_text("one\n")
         make = "for i in $(seq 600); do seq $i > $i; done; mkdir d; seq 9 > d/inner"
-        inside(home, branch, f"mkdir /srv/many; cd /srv/many; {make}; cd /")
+        inside(home, branch, f"echo > {folder}/own; mkdir /srv/many; cd /srv/many; {make}; cd /")
         show = f"cd /srv/many; find . -printf '%p %y %m %T@\n' | sort; sha256sum * d/*; cat {shared}; ls {folder}; cd /"
         before = inside(home, branch, show)
         home.must("checkpoint", f"{branch}-cp", "-b", branch)
         inside(home, branch, f"cd /srv/many; for i in $(seq 600); do echo >> $i; done; echo >> {shared}; cd /")
         restore = "restore", f"{branch}-cp", "-b", branch, "--only", "files", "--json"
-        assert home.must(*restore).json()["exchanged"]["changed"] == 601
-        assert inside(home, branch, show) == before
-        changes = f"echo > 7; rm 8; mv 9 d; chmod 600 10; mv d e; ln -f 11 12; mkdir d; echo new > {folder}/new"
+        assert home.must(*restore).json()["exchanged"]["changed"] == 601  # not read here, for that changes atimes
+        changes = "echo > 7; rm 8; mv 9 d; chmod 600 10; mv d e; ln -f 11 12; mkdir d; echo > new"
         inside(home, branch, f"cd /srv/many; {changes}; cd /")
         shared.write_text("two\n")
         home.must(*restore)

@@ -3,10 +3,13 @@ the home has either the old or the new state, its session answers, and nothing i
 """
 
 import contextlib
+import functools
 import os
+import random
 import re
 import signal
 import subprocess
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,6 +147,37 @@ def test_after_a_kill_at_any_step_the_old_or_the_new_state_exists(w: PausableHom
         printed = replaced("w", case.transaction) if case.transaction.startswith("restore") else transaction.prints
         assert re.fullmatch(printed, said)
     check_after(w, transaction, before, is_done=is_done)
+
+
+@pytest.mark.soak(part="faults")
+@pytest.mark.timeout(1200)
+def test_a_daemon_killed_in_the_middle_of_a_restore_of_files_leaves_them_as_before_or_as_after(w: PausableHome) -> None:
+    choose, session = random.Random(5), w.client.session("w")
+    make = "mkdir /srv/many; cd /srv/many; for i in $(seq 3000); do echo $i > $i; done; cd /"
+    assert session.exec(make).exit == 0
+    look = "cd /srv/many; ls -A | wc -l; stat -c '%n %a %Y' * | sha256sum; cat * | sha256sum; ls /srv; cd /"
+    wanted = session.exec(look).output
+    session.checkpoint("many")
+    change = "for i in $(seq 3000); do echo changed >> $i; done; rm 1*; chmod 600 2*; mkdir -p /srv/more/below"
+    outcomes = Counter[str]()
+    notes = functools.partial(w.home.runtime.glob, "sessions/*/rewind.json")
+    for _ in range(20):
+        session.exec(f"cd /srv/many; {change}; cd /")
+        present = session.exec(look).output
+        daemon = w.client.status().pid
+        with w.home.background("restore", "many", "-b", "w", "--only", "files") as command:
+            wait_until(lambda: command.poll() is not None or bool(list(notes())), "the restore has begun")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(choose.uniform(0, 0.5))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(daemon, signal.SIGKILL)
+            command.wait(PATIENCE_S)
+        now = session.exec(look).output
+        assert now in (wanted, present)
+        outcomes["after" if now == wanted else "before"] += 1
+        assert not list(notes())
+    assert outcomes["after"]
+    ledger.check(w.home)
 
 
 def test_a_restore_that_is_refused_starts_nothing(w: PausableHome) -> None:
