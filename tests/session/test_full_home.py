@@ -169,9 +169,12 @@ def test_captures_that_undo_needs_are_kept_on_a_full_disk(small_disk: Home) -> N
     assert client.history.show("x").capture == before[-1]
 
 
-def crowd(home: Home, keep_s: float, program: str = ":", **settings: object) -> tuple[Client, list[str]]:
+def crowd(
+    home: Home, keep_s: float, program: str = ":", before_each: str = ":", **settings: object
+) -> tuple[Client, list[str]]:
     """Make a session and four captures of it, and return a client and the id of the only named capture. `keep_s`: how
-    long operations are kept. `program`: shell text that the session runs first. `settings`: more of config.json.
+    long operations are kept. `program`, `before_each`: shell text that the session runs first, and before each
+    capture. `settings`: more of config.json.
     """
     config = home.path / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "keep_operations_s": keep_s, **settings}))
@@ -179,7 +182,10 @@ def crowd(home: Home, keep_s: float, program: str = ":", **settings: object) -> 
     client = Client(home.path)
     main = client.start("main")
     main.exec(f"kept=yes; {program}")
-    return client, [main.checkpoint("x", tier="live", force=True, anew=True).capture for _ in range(4)][-1:]
+    for _ in range(4):
+        main.exec(before_each)
+        taken = main.checkpoint("x", tier="live", force=True, anew=True).capture
+    return client, [taken]
 
 
 def gc_jobs(home: Home) -> list[str]:

@@ -18,9 +18,13 @@ pytestmark = [
 ]
 
 KEEP_S = 0.5
-_PROGRAM = 'x = bytearray(b"x") * (40 << 20); open("/srv/ready", "w"); import time; time.sleep(10000)'
-HOLD_MEMORY = f"mkfifo /srv/ready; python3 -c '{_PROGRAM}' & cat /srv/ready"
-"""Starts a program with 40 MiB of memory, so that each capture needs as much."""
+_PROGRAM = """import os
+while open("/srv/go").read():
+    x = os.urandom(40 << 20)
+    open("/srv/ready", "w").close()"""
+HOLD_MEMORY = f"mkfifo /srv/go /srv/ready; python3 -c '{_PROGRAM}' &"
+REPLACE_MEMORY = "echo > /srv/go; cat /srv/ready"
+"""Gives the program of HOLD_MEMORY 40 MiB of new memory, so that the store shares nothing between two captures."""
 REMOVED = ["removed 3 captures"]
 
 
@@ -53,22 +57,22 @@ def crowd_disk(home: Home) -> None:
 
 
 def test_a_capture_without_space_is_repeated_after_captures_were_removed(small_disk: Home) -> None:
-    client, kept = crowd(small_disk, KEEP_S, HOLD_MEMORY, pool=NO_FLOOR)
+    client, kept = crowd(small_disk, KEEP_S, HOLD_MEMORY, REPLACE_MEMORY, pool=NO_FLOOR)
     age(time.time())
     crowd_disk(small_disk)
-    client.session("main").checkpoint("more", tier="live")
+    client.session("main").checkpoint("more", tier="live", anew=True)
     assert gc_notes(client) == REMOVED
     assert {client.history.show(name).capture for name in ("x", "more")} > set(kept)
-    assert client.fork("more", "again")[0].exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
+    assert client.fork("more", "again")[0].exec("echo $kept; jobs -rp | wc -l").output == b"yes\n1\n"
     ledger.check(small_disk)
 
 
 def test_the_advice_for_a_capture_without_space_works(small_disk: Home) -> None:
-    crowd(small_disk, 3600.0, HOLD_MEMORY, pool=NO_FLOOR)
+    crowd(small_disk, 3600.0, HOLD_MEMORY, REPLACE_MEMORY, pool=NO_FLOOR)
     crowd_disk(small_disk)
-    done = small_disk.cli("checkpoint", "more", "-b", "main", "--tier", "live")
+    done = small_disk.cli("checkpoint", "more", "-b", "main", "--anew", "--tier", "live")
     assert (done.code, done.stdout) == (125, "")
     assert "'waypoint gc'; with --keep-operations 0 it also removes the captures for undo" in done.stderr
     small_disk.must("gc", "--keep-operations", "0")
-    small_disk.must("checkpoint", "more", "-b", "main", "--tier", "live")
+    small_disk.must("checkpoint", "more", "-b", "main", "--anew", "--tier", "live")
     ledger.check(small_disk)

@@ -236,6 +236,7 @@ class _Work:
         self._drop_all([])  # try again what failed while the pool was fuller
         if count:
             log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
+            self._try("the store of images", self._collect_images)  # they may have been there alone
         removed = list[Capture]()
         self._try("captures that only undo needs", functools.partial(self._bound_undo, MOST_HOT_BYTES, removed))
         self._try("copies of captures in the store", self._evict)
