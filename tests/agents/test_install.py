@@ -2,12 +2,14 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.agents.cli_agents import Agent
 from tests.homes import Home
+from waypoint.agents import install
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "npm", "agents", "git")]
 
@@ -15,6 +17,7 @@ SETTINGS = {
     "claude": (".claude/settings.json", '{"theme":"dark",  "hooks": {"Stop": []}}'),
     "codex": (".codex/config.toml", 'model = "m"   # mine\n\n[features]\nweb = true'),
 }
+HOOK = Path(install.__file__).with_name("plugin") / "hooks/hook.py"
 MADE_BY_AGENTS = (".claude.json", ".claude/backups", ".codex/tmp", ".local")
 
 
@@ -72,3 +75,12 @@ def test_a_missing_agent_is_named(home: Home, tmp_path: Path) -> None:
     refused = home.cli("install", "codex", env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
     assert refused.code == 3
     assert "there is no program codex in PATH" in refused.stderr
+
+
+def test_a_command_without_its_session_is_denied_and_not_run_on_the_machine(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("gitdir: /r/.git/worktrees/tree\n")
+    event = {"hook_event_name": "PreToolUse", "cwd": str(tmp_path), "tool_input": {"command": "rm x"}}
+    words = [sys.executable, "-I", str(HOOK), "/bin/false"]
+    env = {"WAYPOINT_BRANCH": "work"}
+    done = subprocess.run(words, env=env, input=json.dumps(event), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["hookSpecificOutput"]["permissionDecision"] == "deny"

@@ -1,6 +1,7 @@
 """Points, and `waypoint rewind` back to them."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pexpect
@@ -109,6 +110,13 @@ def test_a_point_is_chosen_by_the_arrow_keys(home: Home, branch: str) -> None:
     assert b"prompt one" in child.before
     assert inside(home, branch, "cat /tmp/kept 2>/dev/null || echo gone") == "gone\n"
     child.close()
+
+
+def test_points_at_once_are_all_made(home: Home, branch: str) -> None:
+    inside(home, branch, "echo one >/tmp/kept")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda label: Client(home.path).session(branch).point(label), ("a", "b", "c")))
+    assert sorted(titles(home, branch)) == ["a", "b", "c"]
 
 
 def test_a_session_with_auto_makes_points_after_commands(home: Home) -> None:

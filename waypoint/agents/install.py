@@ -8,6 +8,7 @@ that `uninstall` can put back their very bytes if nothing else has changed them.
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -168,7 +169,7 @@ def _put_back(kind: _Kind, settings: str, *, was_there: bool) -> bool:
     if before is not None and cleaned == then:
         _write(settings, before, _mode(settings))
         return True
-    if cleaned != value:
+    if cleaned != value and kind.parse is json.loads:
         _write(settings, json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n", _mode(settings))
     return False
 
@@ -264,8 +265,13 @@ def _write(path: str, text: str, mode: int) -> None:
 
 def _state(folder: str) -> dict[str, Any]:
     """By agent, what was there before the installation."""
-    text = _text(os.path.join(folder, "installed.json"))
-    found = json.loads(text) if text else {}
+    path = os.path.join(folder, "installed.json")
+    try:
+        text = _text(path)
+        found = json.loads(text) if text else {}
+    except ValueError as error:
+        step = f"remove the plugin by the agent's own command 'plugin', and then {folder}"
+        raise StateConflict("read what was installed from", path, f"it cannot be parsed: {error}", step) from error
     return found if isinstance(found, dict) else {}
 
 
@@ -317,7 +323,7 @@ def _adapt(plugin: str, later: str, command: str) -> None:
     with open(path) as file:
         found = json.load(file)
     python = sys.executable if os.path.isabs(sys.executable) else "/usr/bin/python3"
-    words = " ".join(f'"{word}"' for word in (python, "-I", f"{later}/hooks/hook.py", command))
+    words = shlex.join((python, "-I", f"{later}/hooks/hook.py", command))
     for groups in found["hooks"].values():
         for group in groups:
             for hook in group["hooks"]:

@@ -4,7 +4,9 @@ Agents only append to such a file (Claude Code, Codex). So a point notes its siz
 that; as long as the digest fits, the beginning of the present file is the file of that time.
 """
 
+import contextlib
 import os
+import tempfile
 
 from waypoint.model.errors import Failed
 
@@ -49,20 +51,26 @@ def put_back(then: "ConversationFacts", kept: str | None) -> str | None:
 
 def _replace(path: str, source: int, size: int) -> str | None:
     """Write the first `size` bytes of `source` to `path`, at once. Returns where the file from before is kept."""
-    new, aside = f"{path}.waypoint-new", f"{path}.before-rewind"
-    with open(new, "wb") as file:
-        os.fchmod(file.fileno(), os.fstat(source).st_mode & 0o7777)
-        place = 0
-        while place < size:
-            piece = os.pread(source, min(_PIECE, size - place), place)
-            if not piece:
-                break
-            file.write(piece)
-            place += len(piece)
-    was_there = os.path.exists(path)
-    if was_there:
-        os.replace(path, aside)
-    os.replace(new, path)
+    aside = f"{path}.before-rewind"
+    fd, new = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".waypoint-")
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, os.fstat(source).st_mode & 0o777)
+            place = 0
+            while place < size:
+                piece = os.pread(source, min(_PIECE, size - place), place)
+                if not piece:
+                    break
+                file.write(piece)
+                place += len(piece)
+        was_there = os.path.exists(path)
+        if was_there:
+            os.replace(path, aside)
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        raise
     return aside if was_there else None
 
 

@@ -80,7 +80,9 @@ def _changed(home: Home, held: HeldCapture, *, ignore: bool) -> list[ChangeFacts
 
 def _steps(home: Home, origin: Capture) -> list[StepFacts]:
     """What led to the capture, the newest first."""
-    ancestors = {one.id: one for one in itertools.islice(walk_back(home.names, [origin]), _MOST_ANCESTORS)}
+    sees = rights.may_see(home.sessions.resources)
+    walked = itertools.islice(walk_back(home.names, [origin]), _MOST_ANCESTORS)
+    ancestors = {one.id: one for one in walked if sees(one.setting.user)}
     names, points = home.names.names_of_all(list(ancestors)), points_of(home.names, ancestors)
     steps = (
         StepFacts(

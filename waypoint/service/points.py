@@ -54,8 +54,9 @@ async def make(home: Home, branch: str, request: PointRequest) -> PointMadeFacts
         point=Point(label=request.label, commands=commands, conversation=told),
     )
     kept, reused = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
-    for _ in commands:
-        live.commands.popleft()
+    for line in commands:
+        if live.commands and live.commands[0] is line:  # else another point has taken it meanwhile
+            live.commands.popleft()
     failed = [] if reused else await run_hooks(live, "post-checkpoint")
     return PointMadeFacts(
         branch=branch,
@@ -88,12 +89,12 @@ class _Found(NamedTuple):
 
 def _listed(home: Home, branch: str, limit: int, now: tuple[str, ...]) -> list[PointFacts]:
     """`now`: the commands that were executed since the newest point."""
-    names, ref = home.names, home.names.ref(branch)
+    names, ref, sees = home.names, home.names.ref(branch), rights.may_see(home.sessions.resources)
     if ref is not None and ref.kind == "branch" and ref.capture is None:
         return []
     ancestors = {one.id: one for one in itertools.islice(walk_back(names, [names.find(branch)]), _MOST_LISTED)}
     removed = {ident for ident, standing in names.standings(list(ancestors)).items() if standing.removed}
-    there = {ident: one for ident, one in ancestors.items() if ident not in removed}
+    there = {ident: one for ident, one in ancestors.items() if ident not in removed and sees(one.setting.user)}
     found = sorted([*_points_in(names, branch, there), *_named(names, there)], key=lambda one: one.at)[-limit:]
     home.counts.want([one.capture.id for one in found], SHORT_WAIT_S)
     standings = names.standings([one.capture.id for one in found])

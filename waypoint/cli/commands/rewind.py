@@ -15,6 +15,7 @@ from waypoint.model.rendering import points_table
 from waypoint.model.verbs import Given
 
 _KIND = "conversation"
+_COPY = 'if [ -e "$1" ]; then cp -p -- "$1" "$2" || exit; fi; cat > "$1"'
 
 
 def run(given: Given) -> int:
@@ -113,7 +114,7 @@ def _bring_inside(client: Client, session: Session, point: PointFacts) -> str:
     path = told["path"]
     content = client.files(point.capture).read(path)
     aside = f"{path}.before-rewind"
-    done = session.run("sh", "-c", 'cp -p -- "$1" "$2"; cat > "$1"', "sh", path, aside, stdin=content)
+    done = session.run("sh", "-c", _COPY, "sh", path, aside, stdin=content)
     if done.exit != 0:
         said = done.stderr.decode(errors="replace").strip() or f"exit status {done.exit}"
         raise Failed("bring back", f"{path} in the session", said, "repair this, and try again")

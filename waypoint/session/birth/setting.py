@@ -125,7 +125,8 @@ def check_live_setting(request: StartRequest, setting: Setting, limits: SessionL
         others = [*_other_limits(request, limits), *_other_settings(request, setting)]
     if others:
         next_step = (
-            f"leave out {' and '.join(others)} to use the running session, or stop it: waypoint stop {request.branch}"
+            f"stop it: waypoint stop {request.branch}, or use another branch; 'waypoint shell' without "
+            f"{' and '.join(others)} uses the running session"
         )
         raise StateConflict(
             "start", f"branch {request.branch}", f"{said} with a different {' and '.join(others)}", next_step

@@ -16,11 +16,14 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from typing import Any
 
 INSIDE = "/.waypoint/asking/waypoint"
 LABEL_BYTES = 400
 LIMIT_S = 50
+"""For all commands of one event, below the time limit of the agents (hooks.json)."""
+BEGIN = time.monotonic()
 DESTROYS = re.compile(
     r"\b(rm|rmdir|mv|dd|shred|truncate|unlink|mkfs[.\w]*|kill|pkill|killall|dropdb)\b"
     r"|\bgit\s+(-\S+\s+)*(reset|clean|checkout|restore|rebase|switch|stash|branch\s+-D|worktree\s+remove|push\s.*(-f|--force))"
@@ -42,7 +45,7 @@ def main() -> int:
         branch, failed = own_branch(waypoint, branch, event.get("cwd") or "/")
         os.environ["WAYPOINT_BRANCH"] = branch
         if failed:
-            return report(failed)
+            return refuse(failed) if kind == "PreToolUse" else report(failed)
     if kind == "SessionStart":
         return 0 if inside else start(waypoint, branch)
     if kind == "UserPromptSubmit":
@@ -129,8 +132,9 @@ def point(waypoint: list[str], label: str, conversation: str | None) -> tuple[bo
 
 def run(words: list[str]) -> tuple[str, str]:
     """Run a command. Returns its output, and what it says if it fails, or ""."""
+    left = max(1.0, BEGIN + LIMIT_S - time.monotonic())
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=left, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"waypoint: {error}\n"
     said = done.stderr.decode(errors="replace")
@@ -144,6 +148,12 @@ def decide(**fields: object) -> int:
 def answer(**fields: object) -> int:
     print(json.dumps(fields))
     return 0
+
+
+def refuse(failed: str) -> int:
+    """Deny the command: after any other answer it would run on this machine."""
+    said = f"Waypoint: the command was not run, since its session cannot be started. {failed.strip()}"
+    return decide(permissionDecision="deny", permissionDecisionReason=said)
 
 
 def report(said: str) -> int:
