@@ -28,6 +28,6 @@ async def adopt(home: Home, branch: str, request: AdoptRequest) -> SessionFacts:
         await live.shell.watch.wait_prompt(_PROMPT_S, after=1)
     except NotAtPrompt as error:
         raise StateConflict("start a program on", on, str(error), f"look at it: waypoint attach {branch}") from error
-    live.commands.append(text)
+    live.note_command(text)
     live.terminal.typed.write(text.encode() + b"\r")
     return await sessions.session(home, branch)

@@ -28,7 +28,8 @@ def of_all(names: Reader, captures: Sequence[Capture], sees: MaySee) -> list[Cap
 def of(
     capture: Capture, names: list[str], standing: Standing, sees: MaySee, measured: Measured = _NOTHING
 ) -> CaptureFacts:
-    """The facts about one capture, without its programs, folder and environment if the caller may not see them.
+    """The facts about one capture, without its message, programs, folder and environment if the caller may not see
+    them. The message of a point is a prompt or a command line.
 
     `names`: the names that stand for it. `measured`: facts about its layers that were measured, by kind.
     """
@@ -37,7 +38,7 @@ def of(
         return facts
     layers = {kind: _without_programs(layer) if layer else None for kind, layer in facts.layers.items()}
     proof = facts.proof and ProofFacts({**facts.proof, "said": "", "differences": []})
-    return dataclasses.replace(facts, cwd="", environment=[], degraded=[], layers=layers, proof=proof)
+    return dataclasses.replace(facts, message="", cwd="", environment=[], degraded=[], layers=layers, proof=proof)
 
 
 def _without_programs(layer: LayerFacts) -> LayerFacts:

@@ -1,5 +1,6 @@
 """The tool `try`: forks a capture, runs a command in each fork, and may keep the best."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,8 @@ def _score(call: Call, tries: Sequence[Try], command: str, limit: dict[str, floa
             one.score = float(said.split()[-1]) if scorer.exit == 0 else None
         except (ValueError, IndexError):
             one.score = None
-        if one.score is None:
+        if one.score is None or math.isnan(one.score):
+            one.score = None
             said = f"`score` ended with status {scorer.exit}, and its last word is not a number: {said}"
             one.error = scorer.error or UsageProblem("score", one.session.branch, said)
 

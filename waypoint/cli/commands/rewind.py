@@ -15,6 +15,7 @@ from waypoint.model.rendering import points_table
 from waypoint.model.verbs import Given
 
 _KIND = "conversation"
+_MOST_BYTES = 256 << 20
 _COPY = 'if [ -e "$1" ]; then cp -p -- "$1" "$2" || exit; fi; cat > "$1"'
 
 
@@ -112,9 +113,14 @@ def _bring_inside(client: Client, session: Session, point: PointFacts) -> str:
     told = point.conversation
     assert told is not None
     path = told["path"]
-    content = client.files(point.capture).read(path)
+    content = bytearray()
+    for piece in client.files(point.capture).iter_content(path):
+        content += piece
+        if len(content) > _MOST_BYTES:  # the session chooses the file
+            said = f"it has more than {_MOST_BYTES >> 20} MiB"
+            raise Failed("bring back", f"{path} in the session", said, "rewind all: leave out --only conversation")
     aside = f"{path}.before-rewind"
-    done = session.run("sh", "-c", _COPY, "sh", path, aside, stdin=content)
+    done = session.run("sh", "-c", _COPY, "sh", path, aside, stdin=bytes(content))
     if done.exit != 0:
         said = done.stderr.decode(errors="replace").strip() or f"exit status {done.exit}"
         raise Failed("bring back", f"{path} in the session", said, "repair this, and try again")

@@ -236,9 +236,13 @@ class LiveSession:
             await outlet.output(blank())  # the successor has another scrollback
         return await self.successor.attach(AttachRequest(rows=size[0], cols=size[1]), inlet, outlet, may_have)
 
+    def note_command(self, text: str) -> None:
+        """Keep the command for the next point, shortened."""
+        self.commands.append(text[:_COMMAND_LENGTH])
+
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         if request.text:
-            self.commands.append(request.text[:_COMMAND_LENGTH])
+            self.note_command(request.text)
         with self._stream():
             await _wait_for_network(self)
             return await self.shell.execute(request, inlet, outlet)
