@@ -46,7 +46,7 @@ def put_back(then: "ConversationFacts", kept: str | None) -> str | None:
         except FileNotFoundError:
             continue
     said = "neither the file nor its copy in the capture begins with what it had then"
-    raise Failed("bring back", path, said, "rewind the session only, and begin a new conversation")
+    raise Failed("bring back", path, said, "begin a new conversation; the session itself can be rewound")
 
 
 def _replace(path: str, source: int, size: int) -> str | None:

@@ -73,6 +73,11 @@ def _rewind(given: Given, client: Client, session: Session, point: PointFacts) -
             only="files" if only == "files" else None,
             lose_processes=given.flag("lose_processes"),
         )
+    if not given.flag("json"):  # now, since the conversation may fail
+        print_lines([point.label or point.name or point.capture])
+        if facts is not None:
+            warn_lines(replaced_lines(dataclasses.asdict(facts)))
+            warn_lines(degraded_lines(dataclasses.asdict(facts)))
     brought, aside = False, None
     if told is not None and only != "files" and not (told["inside"] and only is None):
         brought = True
@@ -81,10 +86,6 @@ def _rewind(given: Given, client: Client, session: Session, point: PointFacts) -
         done = {"point": point, "session": facts, "conversation": {"replaced": aside} if brought else None}
         print_json(done)
         return 0
-    print_lines([point.label or point.name or point.capture])
-    if facts is not None:
-        warn_lines(replaced_lines(dataclasses.asdict(facts)))
-        warn_lines(degraded_lines(dataclasses.asdict(facts)))
     if aside is not None:
         warn("the conversation from before is kept", [aside])
     return 0
