@@ -36,11 +36,12 @@ async def reach(home: Home, branch: str, check: Check) -> Reached:
     StateConflict if there is none, and as `check`.
     """
     sessions = home.sessions
-    live, tip = sessions.find(branch), parked.idle_tip(sessions, branch)
+    live = sessions.find(branch)
     if live is not None and not live.is_parking:
         check(live.record.row.setting.user)
         live.touch()
         return Reached(live, [], {})
+    tip = parked.idle_tip(sessions, branch) if live is None else None
     if live is not None or tip is not None:
         check((live.record.row if live is not None else tip).setting.user)  # type: ignore[union-attr]
         return await _bring_back(home, branch)

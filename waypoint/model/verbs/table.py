@@ -240,10 +240,10 @@ _PS = Verb(
 
     FILES is the size of the files that the session has changed; "-" if measuring them, or the memory, takes longer than
     a second. CHANGES is what the last capture of the branch has changed since the one before; it is counted in the
-    background. TIME LEFT is shown if a session has --idle-park (`9m58s idle`) or --ttl (`7h59m in all`) of 'waypoint
-    shell'. A branch without a running session has one of these STATEs: `parked`: its processes are saved, and
-    'waypoint shell BRANCH' continues them. `ended`: its files are saved. `lost`: the machine went down while the
-    session was running; the changed files are still there.""",
+    background. TIME LEFT is shown if a session is parked after a time without use (`9m58s idle`), or after some time in
+    any case (`7h59m in all`). A branch without a running session has one of these STATEs: `parked`: its processes are
+    saved, and 'waypoint shell BRANCH' continues them. `ended`: its files are saved. `lost`: the machine went down while
+    the session was running; the changed files are still there.""",
     "Example: waypoint ps --all",
 )
 
