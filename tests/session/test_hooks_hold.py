@@ -12,6 +12,16 @@ from tests.waiting import PATIENCE_S
 
 FUNCTIONS = "[() { false; }; test() { false; }; printf() { :; }; read() { :; }; eval() { :; }; trap() { :; }"
 STOP = "kill -STOP $$"
+COMMON = [
+    "set -k",
+    FUNCTIONS,
+    "builtin() { :; }",
+    "enable -n printf echo 2>/dev/null || disable printf echo",
+    "set -f; set -u; set -o pipefail",
+    "IFS=abc",
+    'bind -r "\\C-m" 2>/dev/null || bindkey -r "^M"',
+    "trap '' INT TERM QUIT HUP",
+]
 BOTH = [
     "set -k",
     FUNCTIONS,
@@ -65,13 +75,22 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
         yield Stage(tmp_path, request.param, stack)
 
 
+async def test_common_commands_do_not_break_the_hooks(either: Stage) -> None:
+    await run_all(either, COMMON)
+
+
+@pytest.mark.soak(part="matrix")
 async def test_no_command_breaks_the_hooks(either: Stage) -> None:
-    """All commands run in one shell, one after the other, so that each meets what those before have done."""
+    await run_all(either, [*BOTH, *(BASH if either.shell == "bash" else ZSH)])
+
+
+async def run_all(either: Stage, commands: list[str]) -> None:
+    """Run all commands in one shell, one after the other, so that each meets what those before have done."""
     await either.open()
     shell = either.daemon.line.watch.shell
     assert shell is not None
     with collecting() as row:
-        for text in (*BOTH, *(BASH if either.shell == "bash" else ZSH)):
+        for text in commands:
             with row(text):
                 await either.exec(text, timeout_s=0.2 if text == STOP else PATIENCE_S)
                 after = await either.exec("echo next", timeout_s=PATIENCE_S)

@@ -1,5 +1,6 @@
 """Points, and `waypoint rewind` back to them."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,6 +111,19 @@ def test_a_point_is_chosen_by_the_arrow_keys(home: Home, branch: str) -> None:
     assert b"prompt one" in child.before
     assert inside(home, branch, "cat /tmp/kept 2>/dev/null || echo gone") == "gone\n"
     child.close()
+
+
+def test_a_process_in_the_session_lists_the_points_and_goes_back(home: Home, branch: str) -> None:
+    inside(
+        home, branch, "waypoint point --label 'inside one'; echo one >/tmp/kept; waypoint point --label 'inside two'"
+    )
+    listed = json.loads(inside(home, branch, "waypoint rewind --list --json"))
+    assert [one["label"] for one in listed[:2]] == ["inside two", "inside one"]
+    assert inside(home, branch, "waypoint rewind -n 2 --only files").splitlines()[0] == "inside one"
+    assert (
+        inside(home, branch, "cat /tmp/kept 2>/dev/null || echo gone; waypoint rewind -n 200 2>/dev/null; echo $?")
+        == "gone\n2\n"
+    )
 
 
 def test_points_at_once_are_all_made(home: Home, branch: str) -> None:

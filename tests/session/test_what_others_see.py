@@ -22,7 +22,7 @@ def home(let_in: Home) -> Home:
     """A home with the live session `roots`, started from a capture of `began`, which has ended; and two checkpoints."""
     let_in.must("shell", "began", "-d", "--user", "root")
     inside(let_in, "began", RUNS)
-    let_in.must("checkpoint", "live-cp", "-b", "began", "-m", "for all")
+    let_in.must("checkpoint", "live-cp", "-b", "began", "-m", "for root only")
     inside(let_in, "began", f"cat /srv/{WORD} & until pgrep -x {WORD}; do :; done; rm {WORD}")
     let_in.must("checkpoint", "again-cp", "-b", "began", "--tier", "respawn")
     let_in.must("shell", "roots", "-d", "--from", "again-cp", "--user", "root")
@@ -57,7 +57,7 @@ def test_others_see_sessions_but_not_which_programs_ran_in_them(home: Home, pers
                 assert re.search(r"sleep|bash", others) is None
                 assert {"roots", "began", "live-cp", "again-cp"} & set(re.findall(r"[\w-]+", others)), others
     shown = succeeds(person.can(home, "show", "live-cp"))
-    assert "for all" in shown
+    assert "for root only" not in shown
     assert "root" in shown
 
 

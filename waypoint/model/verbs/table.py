@@ -930,6 +930,24 @@ _DOCTOR_INSIDE = Verb(
     arguments=_DOCTOR.arguments,
 )
 
+_REWIND_INSIDE = Verb(
+    _REWIND.name,
+    (
+        Option(("-n", "--number"), "number", "Go back by N points; 1 is the newest.", "N"),
+        Option(("--only",), "choice", "Bring back only the files; the programs continue.", choices=("files",)),
+        Option(("--list",), "flag", "Only list the points, the newest first; the same without -n."),
+        fast.LOSE_PROCESSES,
+        JSON,
+    ),
+    """Go back to a point of this session's branch: to the moment before a prompt or a command.
+
+    Points are made by 'waypoint point', which agents call before each prompt; named checkpoints of the branch count,
+    too. The session is replaced by its state at that point, with the programs and the files of that moment, also those
+    in which agents keep their conversations. The state from before is captured first: 'waypoint undo' reverses the
+    rewind.""",
+    "Example: waypoint rewind --list; waypoint rewind -n 2",
+)
+
 _STATUS = Verb(
     "status",
     (JSON,),
@@ -949,6 +967,7 @@ INSIDE: tuple[Verb, ...] = (
     _inside(fast.POINT, "--label", "--conversation", "--json"),
     _inside(fast.RESTORE, "--branch", "--new", "--only", "--tier", "--lose-processes", "--json"),
     _inside(fast.FORK, "--count", "--prefix", "--tier", "--json"),
+    _REWIND_INSIDE,
     _inside(_UNDO, "--branch", "--lose-processes", "--json"),
     _inside(_LOG, "--branch", "--limit", "--json"),
     _inside(_SHOW, "--json"),

@@ -8,14 +8,15 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from waypoint.model.errors import StateConflict
+from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.outcomes import HEADINGS, degraded_lines, point_line, replaced_lines, text, undone_lines
 from waypoint.model.records import Conversation
-from waypoint.model.rendering import stop_line
+from waypoint.model.rendering import points_table, stop_line
 from waypoint.model.requests import (
     CheckpointRequest,
     ForkRequest,
     PointRequest,
+    PointsQuery,
     RestoreRequest,
     StopRequest,
     UndoRequest,
@@ -103,6 +104,26 @@ async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     )
     session = await captures.restore(home, live.branch, request)
     return Printed(_text([live.branch, *replaced_lines(dataclasses.asdict(session))], session), session)
+
+
+async def rewind(home: Home, live: LiveSession, given: Given) -> Printed:
+    found, number = await points.points(home, live.branch, PointsQuery()), given.number("number")
+    if number is None or given.flag("list"):
+        return Printed(as_text(points_table(found)) if found else "", found)
+    if number > len(found):
+        said = f"{live.branch} has {len(found)} points"
+        raise UnknownName("rewind", f"branch {live.branch} by {number}", said, "see them: waypoint rewind --list")
+    point = found[number - 1]
+    request = RestoreRequest(
+        name=point.capture,
+        only=given.text("only"),  # type: ignore[arg-type]  # checked by the parser
+        lose_processes=given.flag("lose_processes"),
+    )
+    session = await captures.restore(home, live.branch, request)
+    title = point.label or point.name or point.capture
+    return Printed(
+        _text([title, *replaced_lines(dataclasses.asdict(session))], session), {"point": point, "session": session}
+    )
 
 
 async def fork(home: Home, live: LiveSession, given: Given) -> Printed:

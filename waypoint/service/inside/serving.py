@@ -22,6 +22,7 @@ ACTS: dict[str, Inward] = {
     "checkpoint": acts.checkpoint,
     "point": acts.point,
     "restore": acts.restore,
+    "rewind": acts.rewind,
     "fork": acts.fork,
     "stop": acts.stop,
     "undo": acts.undo,
@@ -35,7 +36,7 @@ ACTS: dict[str, Inward] = {
 }
 """The function of each verb in `INSIDE` of the table of verbs."""
 
-MOVES = frozenset({"checkpoint", "point", "restore", "fork", "stop", "undo"})
+MOVES = frozenset({"checkpoint", "point", "restore", "rewind", "fork", "stop", "undo"})
 """The verbs that take long. Requests of one session for these verbs are served one after the other."""
 
 
