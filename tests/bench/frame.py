@@ -3,7 +3,7 @@
 An area is a module of this package with a context manager that opens what it needs (a home, a session):
 
     @contextlib.contextmanager
-    def figures(sizes: Sizes) -> Iterator[list[Figure]]
+    def figures(sizes: Sizes) -> Iterator[Iterable[Figure]]
 """
 
 import json

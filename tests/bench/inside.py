@@ -47,12 +47,16 @@ with open("/var/tmp/bench-writer", "wb", buffering=0) as file:
 """
 
 _SERVER = """
-import socket
+import os, socket
 kept = "{kept}"
+held = bytearray({mib} << 20)
+for at in range(0, len(held), 1 << 20):
+    held[at : at + (1 << 20)] = os.urandom(1 << 20)
 with socket.create_server(("127.0.0.1", {port})) as listener:
     while True:
         with listener.accept()[0] as caller, caller.makefile("rw") as lines:
-            lines.write(kept + " " + lines.readline())
+            line = lines.readline()
+            lines.write(kept + " " + (str(sum(held[::4096])) + "\\n" if line == "sum\\n" else line))
 """
 
 _HOLDER = """
@@ -132,16 +136,20 @@ def hold(home: Home, session: Session, call: str) -> None:
     session.exec(f"until [ -e {_FOLDER}/held ]; do :; done")
 
 
-def start_server(home: Home, session: Session, kept: str) -> None:
-    """Start a server that answers each line on PORT with `kept`, which exists only in its memory, and the line."""
-    _start(record_of(home, session.branch), session, *_PYTHON, _SERVER.format(kept=kept, port=PORT))
-    until = f"until (: </dev/tcp/127.0.0.1/{PORT}) 2>/dev/null; do :; done"
-    session.exec(until)
+def start_server(home: Home, session: Session, kept: str, mib: int = 0) -> int:
+    """Start a server that answers each line on PORT with `kept`, which exists only in its memory, and the line. It
+    holds `mib` MiB of random bytes: to the line `sum` it reads one byte of each page and answers with their sum.
+    Return the host's pid of it.
+    """
+    server = _SERVER.format(kept=kept, port=PORT, mib=mib)
+    pid = _start(record_of(home, session.branch), session, *_PYTHON, server)
+    session.exec(f"until (: </dev/tcp/127.0.0.1/{PORT}) 2>/dev/null; do sleep 0.01; done")
+    return pid
 
 
-def ask_server(session: Session, number: int) -> str:
-    """Return the answer of the session's server to `number`, which the session's shell sends."""
-    talk = f"fork={number}; exec 9<>/dev/tcp/127.0.0.1/{PORT}; echo $fork >&9; read -r said <&9; exec 9>&-; echo $said"
+def ask_server(session: Session, word: object) -> str:
+    """Return the answer of the session's server to `word`, which the session's shell sends."""
+    talk = f"fork={word}; exec 9<>/dev/tcp/127.0.0.1/{PORT}; echo $fork >&9; read -r said <&9; exec 9>&-; echo $said"
     return session.exec(talk).output.decode().strip()
 
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -66,9 +67,9 @@ class RawCriu:
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
-    def dump(self, branch: str) -> RawDump:
-        """Dump the live session, which continues afterwards."""
-        whole_ms, frozen_ms = self._ask("dump", branch)
+    def dump(self, branch: str, *, in_memory: bool = False) -> RawDump:
+        """Dump the live session, which continues afterwards, to the disk of the home, or `in_memory` to a tmpfs."""
+        whole_ms, frozen_ms = self._ask("dump", branch, *(["in memory"] if in_memory else []))
         return RawDump(whole_ms, frozen_ms)
 
     def restore_ms(self, branch: str, capture: str) -> float:
@@ -90,16 +91,17 @@ class RawCriu:
 class _Work:
     """Dumps and restores, in the process of `main` and the daemon's mount namespace."""
 
-    def __init__(self, home: Home, scratch: Path) -> None:
+    def __init__(self, home: Home, scratch: Path, in_memory: Path) -> None:
         self._home = home
         self._scratch = scratch
+        self._in_memory = in_memory
         self._hot = Hot(home.path)
         self._pool: Pool = open_pool(home.path)
         chosen = os.environ.get("WAYPOINT_CRIU")
         self._criu = criu_find.find(home.path, tries=lambda _: [], chosen=chosen).path
         self._numbers = itertools.count()
 
-    def dump(self, branch: str) -> list[float]:
+    def dump(self, branch: str, where: str = "") -> list[float]:
         found = record_of(self._home, branch)
         places = self._places(found)
         run = str(places.kit.criu_run)
@@ -117,7 +119,8 @@ class _Work:
             started.append(CriuChild(beside, command))
             return started[-1]
 
-        with self._folder() as folder, open_folder(folder) as images, open_folder(folder.parent) as work:
+        place = self._folder(self._in_memory if where else self._scratch)
+        with place as folder, open_folder(folder) as images, open_folder(folder.parent) as work:
             options = DumpOptions(
                 tree_pid=found.init_pid,
                 images_fd=images,
@@ -152,7 +155,7 @@ class _Work:
         cgroups.create(spec.cgroup)
         try:
             images_of = open_for_root_of(found.ids, self._hot.images(capture))
-            with self._folder() as place, open_folder(place) as work, images_of as images:
+            with self._folder(self._scratch) as place, open_folder(place) as work, images_of as images:
                 options = RestoreOptions(
                     images_fd=images,
                     work_fd=work,
@@ -187,9 +190,9 @@ class _Work:
         )
 
     @contextlib.contextmanager
-    def _folder(self) -> Iterator[Path]:
-        """Yield a folder for images, which lies in a folder for the log, both on the disk of the home."""
-        place = self._scratch / str(next(self._numbers))
+    def _folder(self, scratch: Path) -> Iterator[Path]:
+        """Yield a folder for images, which lies in a folder for the log, both in `scratch`."""
+        place = scratch / str(next(self._numbers))
         (place / "images").mkdir(parents=True, mode=0o700)
         yield place / "images"
         shutil.rmtree(place)
@@ -200,10 +203,11 @@ def main(home: Home, daemon_pid: int) -> None:
     namespaces.become_subreaper()  # restored processes become children of this one, which reaps them
     namespaces.setns(pidfd.open(daemon_pid), namespaces.CLONE_NEWNS)
     scratch = home.path.parent / "raw"
-    work = _Work(home, scratch)
-    for line in sys.stdin:
-        verb, *words = json.loads(line)
-        print(json.dumps(work.dump(*words) if verb == "dump" else work.restore(*words)), flush=True)
+    with tempfile.TemporaryDirectory(prefix="waypoint-bench-", dir="/dev/shm") as in_memory:
+        work = _Work(home, scratch, Path(in_memory))
+        for line in sys.stdin:
+            verb, *words = json.loads(line)
+            print(json.dumps(work.dump(*words) if verb == "dump" else work.restore(*words)), flush=True)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
