@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import itertools
 import mmap
 import os
@@ -155,6 +156,24 @@ class FolderOfProcess:
         must(os.readlink(f"/proc/self/fd/{self.folder}"), "/proc/1")
 
 
+class InheritedLock:
+    """A lock of fcntl(2) on a file that the process has got open from its parent."""
+
+    def __init__(self) -> None:
+        self.file = os.open("/tmp/witness/locked", os.O_RDWR | os.O_CREAT)
+        self.child = Helper(self.lock)
+        must(self.child.ask(b"lock"), b"locked")
+
+    def lock(self, _: bytes) -> bytes:
+        fcntl.lockf(self.file, fcntl.LOCK_EX)
+        return b"locked"
+
+    def look(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            raise AssertionError("the lock is free")
+
+
 class Reservation:
     """Address space that a process and its child have reserved: 80 TiB nearly empty, as sanitizers reserve it, and
     60 GiB without access rights.
@@ -209,7 +228,7 @@ class NoVdso:
 
 
 def make_all(_: str) -> list[Any]:
-    made = [kind() for kind in (Reservation, NoVdso, FolderOfProcess, HalfClosed, Timers)]
+    made = [kind() for kind in (Reservation, NoVdso, FolderOfProcess, InheritedLock, HalfClosed, Timers)]
     must(made[0].helper.ask(b"make"), b"made")
     return made
 

@@ -317,6 +317,11 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU stores a wrong path for folders of processes in /proc.",
         BUILD_CRIU,
     ),
+    "inherited-locks": Condition(
+        "locks of fcntl(2) that a process took through a descriptor of its parent are lost in a restore",
+        "CRIU drops such locks, for example those of the worker processes of a server.",
+        BUILD_CRIU,
+    ),
     "half-closed-connections": Condition(
         "TCP connections of which one direction is closed can hang after a restore",
         "CRIU restores such connections with a closed window.",

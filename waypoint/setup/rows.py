@@ -34,6 +34,7 @@ MENDED = {
     "22-no-link.patch": "touched-folders",
     "23-strangers.patch": "disturbed-by-others",
     "24-proc-folder.patch": "folders-in-proc",
+    "24-inherited-locks.patch": "inherited-locks",
     "25-repair-queue.patch": "stalled-connections",
     "26-half-closed.patch": "half-closed-connections",
     "27-restore-lock.patch": "data-in-flight",
