@@ -290,7 +290,8 @@ def test_an_error_is_json_if_the_verb_was_given_json() -> None:
 
 PRINT_FACTS = {
     "events",
-    *("ps", "stop", "doctor", "exec", "shell", "daemon status", "checkpoint", "point", "restore", "rewind", "fork"),
+    *("ps", "port", "stop", "doctor", "exec", "shell", "daemon status", "checkpoint", "point", "restore", "rewind"),
+    "fork",
     *(
         "branch",
         "branch list",

@@ -28,6 +28,7 @@ PLACES = {
     "attach": "commands.sessions:attach",
     "logs": "commands.sessions:logs",
     "ps": "commands.sessions:ps",
+    "port": "commands.sessions:port",
     "stop": "commands.sessions:stop",
     "branch": "commands.names:list_branches",
     "branch delete": "commands.names:delete",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, TypedDict, TypeVar
 
 from waypoint.client.wire import malformed
-from waypoint.model.session_facts import ConditionFacts
+from waypoint.model.session_facts import ConditionFacts, PortFacts
 
 EXIT_TIMEOUT, EXIT_FAILED = 124, 125
 Record = TypeVar("Record")
@@ -26,7 +26,7 @@ class StartOptions(TypedDict, total=False):
     `allow_net`: the only names and networks that the session can reach. Limits: `memory` and `disk` in bytes, `cpus` in
     processors, `pids` in processes and threads. `auto`: make points at prompts, to which `rewind` can return.
     `idle_park`, `ttl`: park the session when nobody has used it for so many seconds, and so many seconds after its
-    start; 0: never.
+    start; 0: never. `publish`: `[ADDRESS:]HOST:SESSION`, ports of the machine that lead to ports of the session.
     """
 
     from_name: str
@@ -49,6 +49,7 @@ class StartOptions(TypedDict, total=False):
     auto: bool
     idle_park: float
     ttl: float
+    publish: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +145,12 @@ def parse_list(kind: type[Record], answer: object, name: str) -> list[Record]:
 def conditions_in(answer: object) -> list[ConditionFacts]:
     """The conditions in the field `degraded` of an answer; none if it is missing."""
     found = field_of(answer, "degraded")
+    return found if isinstance(found, list) else []
+
+
+def ports_in(answer: object) -> list[PortFacts]:
+    """The ports in the field `ports` of an answer; none if it is missing."""
+    found = field_of(answer, "ports")
     return found if isinstance(found, list) else []
 
 

@@ -41,12 +41,14 @@ from waypoint.client.results import (
     how_ended,
     parse,
     parse_list,
+    ports_in,
 )
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
 from waypoint.model.session_facts import (
     Capability,
     CriuLogFacts,
+    PortFacts,
     SessionFacts,
     StatusFacts,
     StopFacts,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:  # loaded only when they are used: most commands do not need t
     from waypoint.model.facts import ApplyFacts, ChangeFacts, CheckpointFacts, PointFacts, PointMadeFacts
 
 _CREATED = 201
+_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 OnOutput = Callable[[bytes], object]
 
 
@@ -301,6 +304,28 @@ class Session:
         output, errors = bytearray(), bytearray()
         end = self._carry("run", request, output.extend, errors.extend, stdin)
         return RunResult(**asdict(how_ended(end)), stdout=bytes(output), stderr=bytes(errors))
+
+    def ports(self) -> list[PortFacts]:
+        """The ports on which the session's programs listen, and those that are published on this machine."""
+        return ports_in(ask(self._client.home, "GET", f"{self._path()}/ports"))
+
+    def publish(self, port: int | str) -> PortFacts:
+        """Forward connections to a port of this machine to a port of the session: its number, then the one on the
+        machine is the same if it is free, else any; or `[ADDRESS:]HOST:SESSION`. A published port stays as it is.
+        Raises StateConflict if the named port of the machine is in use.
+        """
+        (found,) = ports_in(self._ask_once("ports", {"port": str(port)}))
+        return found
+
+    def close_port(self, port: int | str) -> None:
+        """End the publication of a port of the session. Raises UnknownName if it is not published."""
+        self._ask_once("ports", {"port": str(port), "remove": True})
+
+    def url(self, port: int, scheme: str = "http") -> str:
+        """The URL on this machine of a server in the session. Publishes its port, if that is not done."""
+        found = self.publish(port)
+        host = _REACHED_AT.get(found["host"] or "", found["host"] or "")
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{found['host_port']}"
 
     def attach(self, rows: int = 24, cols: int = 80) -> Attachment:
         """The session's terminal, for shellwrap.proxy or a screen of your own. Survives restarts of the daemon."""

@@ -10,13 +10,13 @@ import random
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from waypoint.egress import plan, session_side, stale_connections
 from waypoint.egress.keeper import NOTE, note_of
+from waypoint.egress.programs import run_module
 from waypoint.linux.calls import programs
 from waypoint.linux.net import netns, network, rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
@@ -25,7 +25,6 @@ from waypoint.linux.tasks import pidfd, procfs, signals
 from waypoint.model.errors import one_line
 
 _PROGRAM_S = 20.0
-_ROOT = Path(__file__).resolve().parents[2]
 _PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # the needed programs and their Debian packages
 
 
@@ -213,26 +212,9 @@ def _noted(runtime: Path) -> int:
 
 def _run_pasta(place: Place) -> tuple[int, bool]:
     mounts_fd = -1 if place.mounts_fd is None else place.mounts_fd
-    words = ["pasta", str(place.owner), str(mounts_fd), str(place.home), place.group]
-    boot = f"import sys; sys.path[:0] = [{str(_ROOT)!r}]; sys.argv = {words!r}"
-    code = f"{boot}; import runpy; runpy.run_module('waypoint.egress.pasta', run_name='__main__')"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env={"PATH": programs.SEARCH_PATH, "LC_ALL": "C"},
-            pass_fds=[mounts_fd] if mounts_fd >= 0 else [],
-            timeout=_PROGRAM_S,
-            check=False,
-            cwd="/",
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(0, f"pasta did not start within {_PROGRAM_S:g} s") from error
-    if done.returncode != 0:
-        raise OSError(0, done.stderr.decode(errors="replace").strip()[-200:] or "pasta did not start")
-    pid, ipv6 = done.stdout.split()
-    return int(pid), ipv6 == b"1"
+    words = [str(place.owner), str(mounts_fd), str(place.home), place.group]
+    pid, ipv6 = run_module("pasta", words, [mounts_fd]).split()
+    return int(pid), ipv6 == "1"
 
 
 def _nft(words: list[str], commands: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Ends the connections to other machines that a restored or forked session still has.
+"""Ends the connections of a restored or forked session to other machines, and those through its published ports.
 
 The other machine still uses the connection with the captured session, or has ended it. A program would wait minutes for
 an answer. When its connection is ended, the program gets ECONNRESET at once and can connect again.
@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 
 def end(pid: int, processes: Iterable[int]) -> None:
-    """End all connections to other machines of a session. `pid`: the session's pid 1. `processes`: all its processes.
-    Call this in the session's network namespace.
+    """End all connections of a session to other machines, and those whose other end is missing. `pid`: the session's
+    pid 1. `processes`: all its processes. Call this in the session's network namespace.
     """
     with sockets.open_table(pid) as table:
-        found = {one.inode: one for one in tcp_connections.outside(table)}
+        found = {one.inode: one for one in tcp_connections.without_other_end(table)}
     if not found:
         return
     for inode, process, number in ports.open_sockets(processes):

@@ -182,6 +182,12 @@ CONDITIONS: dict[str, Condition] = {
         "A hard limit (setrlimit) of the restored processes is lower than before. `detail`: both values.",
         "Start the daemon with a higher limit.",
     ),
+    "port-moved": Condition(
+        "port {subject}: its number on this machine is in use; it has another one: {detail}",
+        "A published port of the session has another number on this machine than before, because that is in use. "
+        "`detail`: the number before, and the number now.",
+        "`waypoint port BRANCH` lists the ports; free the number, then stop and start the session.",
+    ),
     "shell-not-restored": Condition(
         "the shell's state was not restored: {detail}",
         "The shell's variables, functions and history were not restored.",
@@ -363,6 +369,9 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "criu-unusable": ErrorCode(3, "The CRIU at this path does not start or does not answer.", "`waypoint doctor`"),
     "conflict": ErrorCode(4, "The request is valid, but the present state forbids it.", ""),
     "name-taken": ErrorCode(4, "A branch or checkpoint of this name exists.", "Choose another name."),
+    "port-in-use": ErrorCode(
+        4, "The port of the machine that was to be published is in use.", "Choose another one, or 0 for any free one."
+    ),
     "not-live": ErrorCode(4, "The branch has no running session.", "`waypoint shell BRANCH` starts one."),
     "live": ErrorCode(4, "The branch has a running session.", "Stop it, or use another branch."),
     "unreachable": ErrorCode(4, "The session runs, but the daemon cannot reach it.", "`waypoint stop BRANCH` ends it."),

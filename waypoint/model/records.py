@@ -137,6 +137,16 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     disk: int | None = None
 
 
+class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A port of the session, and the port of the machine from which connections are forwarded to it; 0: any free one.
+    `address`: of the machine; "": its loopback addresses.
+    """
+
+    session: int
+    host: int = 0
+    address: str = ""
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of a session, kept with each capture so that restored sessions have them, too.
 
@@ -144,7 +154,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     caller. `command`: runs in place of a shell, unless empty. `shell`: the requested path; "": the user's shell.
     `limits`: as requested. `allow_net`: if not empty, the only reachable names and networks. `auto`: points are made at
     prompts. `idle_park`, `ttl`: seconds after which an unused session, and any session, is parked; 0: never. `since`:
-    when the time of `ttl` has begun, in seconds since the epoch.
+    when the time of `ttl` has begun, in seconds since the epoch. `publish`: of a live session as they are, else as they
+    were.
     """
 
     base: str
@@ -162,6 +173,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     idle_park: float = 0.0
     ttl: float = 0.0
     since: float = 0.0
+    publish: list[Published] = []
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]

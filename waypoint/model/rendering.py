@@ -14,7 +14,14 @@ from waypoint.model.outcomes import SHORT, proof_lines, text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from waypoint.model.facts import CaptureFacts, ChangeFacts, FileFacts, FoundFacts, OperationFacts, PointFacts
-    from waypoint.model.session_facts import ChangeCountFacts, LimitFacts, SessionFacts, StopFacts, SurveyedProcess
+    from waypoint.model.session_facts import (
+        ChangeCountFacts,
+        LimitFacts,
+        PortFacts,
+        SessionFacts,
+        StopFacts,
+        SurveyedProcess,
+    )
 
 _COLOURS = {
     "ok": "green",
@@ -156,6 +163,7 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
     numbers = ("PID", "UP", "MEMORY", "PROCESSES", "FILES", "CHANGES", "ATTACHED")
     left = [_time_left(one) for one in sessions]
     more = ("TIME LEFT",) if any(left) else ()
+    has_ports = any(one.ports for one in sessions)
     rows = [
         (
             one.branch,
@@ -169,11 +177,28 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
             _count(one.attached),
             one.user or "-",
             *((words or "-",) if more else ()),
+            *((_ports(one) or "-",) if has_ports else ()),
         )
         for one, words in zip(sessions, left, strict=True)
     ]
-    headings = ("BRANCH", "STATE", *numbers, "USER", *more)
+    headings = ("BRANCH", "STATE", *numbers, "USER", *more, *(("PORTS",) if has_ports else ()))
     return table(headings, rows, right=frozenset(numbers), coloured=coloured)
+
+
+def _ports(one: SessionFacts) -> str:
+    return ", ".join(f"{published_address(port)} -> {port['port']}" for port in one.ports or ())
+
+
+def published_address(port: PortFacts) -> str:
+    """Return the address on the machine of a published port, such as `127.0.0.1:8000`; "" if it is not published."""
+    host = port["host"]
+    return "" if host is None else f"{f'[{host}]' if ':' in host else host}:{port['host_port']}"
+
+
+def ports_table(ports: Sequence[PortFacts], *, coloured: bool = False) -> list[str]:
+    """Return the lines of `port`."""
+    rows = [(str(one["port"]), cleaned(one["program"]) or "-", published_address(one) or "-") for one in ports]
+    return table(("PORT", "PROGRAM", "ON THIS MACHINE"), rows, right=frozenset(("PORT",)), coloured=coloured)
 
 
 def _time_left(one: SessionFacts) -> str:

@@ -41,7 +41,7 @@ class StartRequest(Request, frozen=True):
     path or a name. `default_branch`: as in CallersRequest. `allow_net`: the only names and networks that the session
     can reach. `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads. `auto`: make
     points at prompts. `idle_park`, `ttl`: park the session when nobody has used it for so many seconds, and so many
-    seconds after its start; 0: never.
+    seconds after its start; 0: never. `publish`: ports, as `[ADDRESS:]HOST:SESSION`.
     """
 
     branch: str
@@ -69,6 +69,16 @@ class StartRequest(Request, frozen=True):
     auto: bool = False
     idle_park: Seconds | None = None
     ttl: Seconds | None = None
+    publish: list[str] = []
+
+
+class PublishRequest(Request, frozen=True):
+    """Publish a port of a running session, or with `remove` end that. `port`: as `[ADDRESS:]HOST:SESSION`, or the port
+    of the session alone: then it has the port that it has already, else the same number if it is free, else any.
+    """
+
+    port: str
+    remove: bool = False
 
 
 class StopRequest(Request, frozen=True):

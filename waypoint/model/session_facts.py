@@ -47,6 +47,19 @@ class LimitFacts(TypedDict):
     disk_bytes: int | None
 
 
+class PortFacts(TypedDict):
+    """A TCP port on which a session listens, or that is published. `program`: the program that listens; "": none does,
+    or it is not known. `host`, `host_port`: the address and the port of the machine from which connections are
+    forwarded to it; null: the port is not published. `said`: why they are not forwarded.
+    """
+
+    port: int
+    program: str
+    host: str | None
+    host_port: int | None
+    said: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
     """A session. `state` `ended` or `lost`: a branch without a session, which can be started again; most fields are
@@ -77,6 +90,8 @@ class SessionFacts:
     case, also of a parked session, which no command brings back after that. None: never. `parked_by`: why the session
     of a parked branch was parked, if no command asked for that: the next command that needs an `idle` one brings it
     back.
+
+    `ports`: the published ports; `host` is 127.0.0.1 if all loopback addresses of the machine forward to it.
 
     `changes`, in lists: of the branch's last capture, as in CaptureFacts; null while they are not counted.
     """
@@ -119,6 +134,7 @@ class SessionFacts:
     parks_in_s: float | None = None
     ends_in_s: float | None = None
     parked_by: Literal["idle", "ttl"] | None = None
+    ports: list[PortFacts] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

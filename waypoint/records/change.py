@@ -145,6 +145,10 @@ class Change(Reader):
         self._execute("UPDATE live SET ready = 1 WHERE session = ?", (row.session,))
         self._note(row.branch, after=True)
 
+    def renew(self, row: LiveRow) -> None:
+        """Record the changed setting of the live session `row`."""
+        self._execute("UPDATE live SET record = ? WHERE session = ?", (msgspec.json.encode(row), row.session))
+
     def forget(self, row: LiveRow) -> None:
         """Remove the record of the session `row`, which has ended, or whose start was undone. Its processes, folder and
         tree become disposable. A tree that belongs to a recorded capture is kept nevertheless.

@@ -21,6 +21,7 @@ from waypoint.capture import steps
 from waypoint.capture.captures import Captures
 from waypoint.egress import router
 from waypoint.egress.egress import Egress
+from waypoint.egress.published import Publisher
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.id_choice import find_first
 from waypoint.launch.ground.limits import fill_in
@@ -173,6 +174,7 @@ class Home:
                 criu=spawner,
                 pending_records=PendingRecords(),
                 egress=self.egress,
+                published=Publisher(router_place.owner, host_mounts),
                 trusted=config.trusted_uid,
             )
         )
@@ -333,6 +335,7 @@ class Home:
             await self._host_watch.stop()
         await self.jobs.close()
         await self.egress.close()
+        await self.sessions.resources.published.close()
         await self.sessions.close()
         if not self.sessions.running:
             router.end(self._places.runtime)

@@ -15,16 +15,18 @@ from waypoint.model.requests import (
     CallersRequest,
     ExecRequest,
     LogsRequest,
+    PublishRequest,
     RunRequest,
     SessionsQuery,
     StartRequest,
     StopRequest,
 )
-from waypoint.model.session_facts import SessionFacts, StopFacts, SurveyedProcess
+from waypoint.model.session_facts import PortFacts, SessionFacts, StopFacts, SurveyedProcess
 from waypoint.service.home import Home
 from waypoint.service.returning import Reached, reach, reporting, returned
 from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Pages, Peer, Stream
+from waypoint.session import ports as session_ports
 from waypoint.session import session_facts
 from waypoint.session import start as starting
 from waypoint.session.birth import rights
@@ -77,6 +79,23 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
         return StopFacts(branch=branch)
     degraded = facts_of(capture.degraded)
     return StopFacts(branch=branch, capture=capture.id, exit=capture.exit, tier=capture.tier, degraded=degraded)
+
+
+async def ports(home: Home, branch: str) -> list[PortFacts]:
+    """The ports on which the live session on `branch` listens, and those that are published."""
+    return await asyncio.to_thread(session_ports.of_live, _own(home, branch, "look at the ports of"))
+
+
+async def publish(home: Home, branch: str, request: PublishRequest) -> list[PortFacts]:
+    """Publish a port of the live session on `branch`, or end that. Return the published port; [] if it is one no more.
+
+    Raises StateConflict if the port of the machine is in use.
+    """
+    await returned(home, branch, "publish a port of")
+    if request.remove:
+        await session_ports.withdraw(home.sessions, branch, request.port)
+        return []
+    return [await session_ports.publish(home.sessions, branch, request.port)]
 
 
 async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) -> Stream:

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import excludes, parse_name
 from waypoint.model.records import Capture, Tier
@@ -50,7 +52,9 @@ async def fork(
 
 def _plan(resources: Resources, origin: Capture, branches: Sequence[str], tier: Tier | None) -> list[Birth]:
     size, chosen = size_of(origin), choose(resources, origin, tier)
-    return [plan_birth(resources, branch, origin, origin.setting, size, chosen) for branch in branches]
+    free = [msgspec.structs.replace(one, host=0) for one in origin.setting.publish]
+    setting = msgspec.structs.replace(origin.setting, publish=free)
+    return [plan_birth(resources, branch, origin, setting, size, chosen) for branch in branches]
 
 
 def _check_new(names: Names, branches: Sequence[str]) -> None:

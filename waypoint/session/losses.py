@@ -18,7 +18,7 @@ def copy_losses(live: LiveSession, origin: Capture) -> list[Degradation]:
     """Return what the session `live`, made from the capture `origin`, lacks compared with the captured session."""
     in_capture = _with_tier(origin) if origin.reason in _TAKEN_BEFORE_AN_END else origin.degraded
     left_out = [one for one in live.record.left_out if live.record.origin or one.code == "changes-hidden"]
-    return [*in_capture, *live.record.lowered, *live.not_back, *left_out]
+    return [*in_capture, *live.record.lowered, *live.not_back, *left_out, *live.moved_ports]
 
 
 def kept_losses(kept: Capture, about: About) -> list[Degradation]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal, NamedTuple
 
+from waypoint.egress.published import Target
 from waypoint.egress.router import Guest
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
@@ -121,6 +122,9 @@ class Registry:
         change: SessionChange = "replaced" if live.branch in self._live else "started"
         self._live[live.branch] = live
         row, processes = live.record.row, live.processes
+        published = self.resources.published
+        live.why_no_ports = lambda: published.why_not(row.session)
+        published.begin(self.published_by(live), row.setting.publish)
         if row.setting.net == "private":
             guest = Guest(live.record.init_pid, live.record.init_start, processes, tuple(row.setting.allow_net))
             egress = self.resources.egress
@@ -134,8 +138,14 @@ class Registry:
         for_nobody(lambda: live.watch(lambda: live.is_killed or self.endings.begin(live, Sealed("crashed"))))
         self.on_change(change, live)
 
+    def published_by(self, live: LiveSession) -> Target:
+        record = live.record
+        folder = self.resources.places.sessions / record.row.session
+        return Target(record.row.session, live.branch, record.init_pid, record.init_start, folder)
+
     def _forget(self, live: LiveSession) -> None:
         self.resources.egress.forget(live.record.row.session)
+        self.resources.published.release(live.record.row.session)
         if self._live.get(live.branch) is live:
             del self._live[live.branch]
             self.on_change("ended", live)

@@ -220,7 +220,12 @@ async def _replace(
     session stays frozen until it ends.
     """
     resources = sessions.resources
-    await births.reserve(resources, [birth], instead_of=live)
+    birth = births.with_ports(birth, resources.published.share(live.record.row.session, birth.row.session))
+    try:
+        await births.reserve(resources, [birth], instead_of=live)
+    except BaseException:
+        resources.published.release(birth.row.session)
+        raise
     loop = asyncio.get_running_loop()
     accepted = asyncio.Event()
     on_accepted = functools.partial(loop.call_soon_threadsafe, accepted.set)

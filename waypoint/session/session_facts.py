@@ -22,6 +22,7 @@ from waypoint.records.names import Names
 from waypoint.session.birth.rights import MaySee
 from waypoint.session.live.session import Figures, LiveSession
 from waypoint.session.parked import ends_at
+from waypoint.session.ports import published_facts
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.upper.contract import Pool
 
@@ -211,7 +212,8 @@ def of_start(live: LiveSession) -> SessionFacts:
         respawned=live.restarted.respawned if live.restarted else None,
         offered=live.restarted.offered if live.restarted else None,
         lost=facts_of(live.restarted.lost) if live.restarted else None,
-        degraded=facts_of([*live.record.lowered, *live.not_back, *unwritten]) or None,
+        degraded=facts_of([*live.record.lowered, *live.not_back, *unwritten, *live.moved_ports]) or None,
+        ports=published_facts(live) or None,
         parks_in_s=None if (left := live.parks_in_s()) is None else round(left, 3),
         ends_in_s=_left_s(row.setting),
         shell=live.shell_path,

@@ -70,7 +70,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             check_restored_setting(branch, request, setting, origin)
         size = (request.rows, request.cols)
         birth = await asyncio.to_thread(plan_birth, resources, branch, origin, setting, size, chosen)
-        birth = birth._replace(must_enter=request.cwd is not None)
+        birth = birth._replace(must_enter=request.cwd is not None, exact_ports=bool(request.publish))
         (live,) = await bring_up(sessions, [birth], "start")
         return Started(live, is_new=True, origin=origin)
 

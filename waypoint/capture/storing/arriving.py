@@ -140,7 +140,7 @@ def _as_manifest(manifest: Manifest, told: Capture) -> Capture:
     return msgspec.structs.replace(
         told,
         tier=facts.tier,
-        setting=facts.setting,
+        setting=msgspec.structs.replace(facts.setting, publish=[]),  # another machine must open no port here
         degraded=facts.degraded,
         folder=facts.folder,
         exit=facts.exit,

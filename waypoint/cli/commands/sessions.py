@@ -19,7 +19,7 @@ from waypoint.cli.output import (
 from waypoint.client.sdk import Client
 from waypoint.model.errors import NotAllowed, UsageProblem, WaypointError
 from waypoint.model.outcomes import degraded_lines
-from waypoint.model.rendering import sessions_table, stop_line
+from waypoint.model.rendering import ports_table, published_address, sessions_table, stop_line
 from waypoint.model.session_facts import StopFacts
 from waypoint.model.verbs import Given
 
@@ -64,6 +64,29 @@ def ps(given: Given) -> int:
         note("no sessions; 'waypoint shell' starts one")
     warn("cannot be reached", [f"{one.branch}: {one.said}" for one in sessions if one.said])
     report_strangers(client)
+    return 0
+
+
+def port(given: Given) -> int:
+    session, asked = Client(given.text("home")).session(branch_of(given)), given.text("port")
+    if asked is None:
+        if given.flag("close"):
+            raise UsageProblem("close a port of", f"branch {session.branch}", "PORT is missing", "name the port, too")
+        found = session.ports()
+    elif given.flag("close"):
+        session.close_port(asked)
+        found = []
+    else:
+        found = [session.publish(asked)]
+    if given.flag("json"):
+        print_json(found)
+    elif asked is not None:
+        print_lines([published_address(one) for one in found])
+    elif found:
+        print_lines(ports_table(found, coloured=wants_colour()))
+    else:
+        note(f"no program of {session.branch} listens on a port")
+    warn("not forwarded", sorted({one["said"] for one in found if one.get("said")}))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Reading the daemon's answers to `shell`, `checkpoint`, `restore` and `fork`, and warnings about them on stderr."""
 
-from waypoint.cli.output import warn, warn_lines
+from waypoint.cli.output import note, warn, warn_lines
 from waypoint.client.wire import malformed
 from waypoint.model.outcomes import degraded_lines, text
 
@@ -59,6 +59,14 @@ def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, a
         warn("on the machine's network", [f"{said}; ping and ports below 1024 do not work in it"])
     warn_left_out(session, folder)
     warn_degraded(session)
+
+
+def note_ports(session: "Facts", branch: str = "") -> None:
+    """Print on stderr where the ports of a new session are published. `branch`: its branch, if there are several."""
+    for one in _items(session, "ports"):
+        host = str(one.get("host"))
+        address = f"{f'[{host}]' if ':' in host else host}:{one.get('host_port')}"
+        note(f"{f'{branch}: ' if branch else ''}port {one.get('port')} is {address} on this machine")
 
 
 def warn_left_out(session: "Facts", folder: str = "") -> None:

@@ -1,7 +1,7 @@
 """`waypoint checkpoint`, `waypoint restore` and `waypoint fork`."""
 
 from waypoint.cli.caller import absolute, branch_of, home_of, kinds
-from waypoint.cli.fast.answers import checkpoint_of, forks_of, session_of, warn_degraded, warn_left_out
+from waypoint.cli.fast.answers import checkpoint_of, forks_of, note_ports, session_of, warn_degraded, warn_left_out
 from waypoint.cli.output import print_json, print_lines, warn_lines
 from waypoint.client.link import ask, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
@@ -125,6 +125,9 @@ def fork(given: "Given") -> int:
     made = forks_of(ask(home, "POST", "/v1/forks", body, may_repeat=False))
     forks = [_facts_of(one) for one in made]
     warn_degraded(*map(session_of, made))
+    if not given.flag("json"):
+        for one in made:
+            note_ports(session_of(one), str(one["branch"]))
     if words:
         from waypoint.cli.fast.in_each import run_in_each
 
@@ -144,4 +147,7 @@ def fork(given: "Given") -> int:
 def _facts_of(made: "dict[str, object]") -> "dict[str, object]":
     """What `--json` prints about a fork, apart from the result of the command."""
     session = session_of(made)
-    return {**{key: made[key] for key in ("branch", "pid", "ms")}, **{key: session.get(key) for key in HEADINGS}}
+    return {
+        **{key: made[key] for key in ("branch", "pid", "ms")},
+        **{key: session.get(key) for key in (*HEADINGS, "ports")},
+    }

@@ -12,7 +12,7 @@ from waypoint.cli.caller import (
     require_terminal,
     sudo_caller,
 )
-from waypoint.cli.fast.answers import session_of, warn_of_new_session
+from waypoint.cli.fast.answers import note_ports, session_of, warn_of_new_session
 from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
 from waypoint.client.quoting import as_json_text
@@ -48,6 +48,7 @@ def run(given: "Given") -> int:
         print_json(session)
     else:
         print_lines([branch])
+        note_ports(session)
     return 0
 
 
@@ -62,6 +63,7 @@ def _setting(given: "Given") -> dict[str, object]:
         "net": given["net"],
         "allow": [given["allow"]] if given["allow"] else [],
         "allow_net": [one for text in given.texts("allow_net") for one in text.split(",") if one],
+        "publish": given.texts("publish"),
         "user": given["user"],
         "default_user": sudo_caller(),
         "default_branch": is_default_branch(given),

@@ -54,6 +54,14 @@ ROUTES: Routes = (
     ),
     Route("GET", _SESSION, sessions.session, "One session", wrap="session"),
     Route("POST", f"{_SESSION}/stop", sessions.stop, "End the session"),
+    Route(
+        "GET",
+        f"{_SESSION}/ports",
+        sessions.ports,
+        "The ports on which it listens, and the published ones",
+        wrap="ports",
+    ),
+    Route("POST", f"{_SESSION}/ports", sessions.publish, "Publish a port of the session, or end that", wrap="ports"),
     Route("POST", f"{_SESSION}/checkpoint", captures.checkpoint, "Capture the session, and name the capture"),
     Route("POST", f"{_SESSION}/points", points.make, "Make a point to which the branch can go back"),
     Route(

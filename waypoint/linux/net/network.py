@@ -41,3 +41,9 @@ def write_setting(name: str, value: str) -> None:
     """Write `value` to `/proc/sys/net/<name>` of this network namespace."""
     with open(f"/proc/sys/net/{name}", "w") as file:
         file.write(value)
+
+
+def first_unprivileged_port() -> int:
+    """The lowest port of this network namespace that every user may bind."""
+    with open("/proc/sys/net/ipv4/ip_unprivileged_port_start") as file:
+        return int(file.read())

@@ -10,7 +10,8 @@ from waypoint.linux.net import sockets
 
 # net/tcp_states.h: TCP_ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING
 _STATES = sum(1 << state for state in (1, 4, 5, 8, 9, 11))
-_FIN_WAIT1, _FIN_WAIT2 = 4, 5
+_ESTABLISHED, _FIN_WAIT1, _FIN_WAIT2 = 1, 4, 5
+_BEING_MADE = 1 << 3 | 1 << 12  # TCP_SYN_RECV, TCP_NEW_SYN_RECV
 _PORTS = struct.Struct("!xBxxHH16s16s")  # from the beginning of struct inet_diag_msg on: the state, ports, addresses
 _UNACKNOWLEDGED = struct.Struct("=60xI")  # its idiag_wqueue
 _TCP_REPAIR, _TCP_REPAIR_QUEUE, _TCP_QUEUE_SEQ = 19, 20, 21  # linux/tcp.h
@@ -22,7 +23,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 class TcpConnection(NamedTuple):
     """A TCP connection. `local`, `remote`: addresses of four (IPv4, also on an IPv6 socket) or sixteen bytes. `inode`:
     0 if no process has it open. `left`: the bytes that the peer has not acknowledged, if the program has closed the
-    connection; else 0.
+    connection; else 0. `is_whole`: neither end has closed it.
     """
 
     local: bytes
@@ -31,6 +32,7 @@ class TcpConnection(NamedTuple):
     remote_port: int
     inode: int
     left: int = 0
+    is_whole: bool = False
 
     @property
     def is_inside(self) -> bool:
@@ -44,21 +46,33 @@ class TcpConnection(NamedTuple):
         return f"{address}:{self.remote_port}" if family == socket.AF_INET else f"[{address}]:{self.remote_port}"
 
 
-def listed(table: socket.socket) -> Iterator[TcpConnection]:
+def listed(table: socket.socket, states: int = _STATES) -> Iterator[TcpConnection]:
     """The connections in the network namespace of `table` (`sockets.open_table`). Raises OSError."""
     for family in (socket.AF_INET, socket.AF_INET6):
-        for body, inode in sockets.dump(table, family, socket.IPPROTO_TCP, _STATES):
+        for body, inode in sockets.dump(table, family, socket.IPPROTO_TCP, states):
             state, local_port, remote_port, *ends = _PORTS.unpack_from(body)
             local, remote = (_shortened(family, end) for end in ends)
             left = 0
             if not inode and state != _FIN_WAIT2:  # the FIN, which is not acknowledged either, counts as a byte
                 left = max(0, _UNACKNOWLEDGED.unpack_from(body)[0] - 1)
-            yield TcpConnection(local, local_port, remote, remote_port, inode, left)
+            yield TcpConnection(local, local_port, remote, remote_port, inode, left, state == _ESTABLISHED)
 
 
 def outside(table: socket.socket) -> Iterator[TcpConnection]:
     """The connections to other machines in the network namespace of `table`."""
     return (one for one in listed(table) if not one.is_inside)
+
+
+def without_other_end(table: socket.socket) -> Iterator[TcpConnection]:
+    """The connections in the network namespace of `table` whose other end is missing there, or is on another machine.
+    One whose server has not accepted it has both ends.
+    """
+    found = list(listed(table, _STATES | _BEING_MADE))
+    ends = {(one.local, one.local_port, one.remote, one.remote_port) for one in found}
+    for one in found:
+        other_end = (one.remote, one.remote_port, one.local, one.local_port)
+        if not one.is_inside or (one.is_whole and other_end not in ends):
+            yield one
 
 
 def _shortened(family: int, address: bytes) -> bytes:

@@ -29,6 +29,7 @@ KINDS = {
         (
             "N",
             "PORT",
+            "[ADDR:]HOST:SESSION",
             "S",
             "AGE",
             "AGENT",
@@ -58,7 +59,7 @@ _NEW_NAMES = {("checkpoint", "name"), ("stop", "checkpoint"), ("fork", "branches
 _OF_THE_DAEMON = ("names", "branches", "live branches")
 """The kinds whose words must be asked from the daemon."""
 
-_OF_LIVE = {"attach", "doctor", "exec", "run", "logs", "stop", "checkpoint"}
+_OF_LIVE = {"attach", "doctor", "exec", "run", "logs", "port", "stop", "checkpoint"}
 """Verbs whose BRANCH must be live."""
 
 

@@ -93,6 +93,12 @@ SHELL = Verb(
         Option(("--base",), "text", "The root file system under the session (default: this machine's).", "DIR"),
         Option(("--bind",), "texts", "Use a path of this machine directly, without a copy.", "HOST:PATH[:ro]"),
         Option(("--net",), "choice", "The session's network (default: private).", choices=("private", "host", "none")),
+        Option(
+            ("--publish",),
+            "texts",
+            "Forward a TCP port of this machine to a port of the session.",
+            "[ADDR:]HOST:SESSION",
+        ),
         Option(("--allow-net",), "texts", "Let the session reach only these names and networks.", "LIST"),
         Option(("--allow",), "choice", "Let processes create namespaces and mounts.", choices=("userns",)),
         Option(("--user",), "text", "The owner of the session (default: you, also under sudo).", "USER"),
@@ -129,6 +135,11 @@ SHELL = Verb(
     the network of this machine, including all services on this machine; root in the session has no rights over this
     network, so ping and ports below 1024 do not work. In a copy of a session (fork, restore) the connections to other
     machines are reset. Later sessions of the branch have the same network.
+
+    Ports: `--publish 8080:80` forwards connections to port 8080 of this machine, on its loopback addresses, to port 80
+    of the session; 0 in place of 8080 takes a free port. With an address before it (`0.0.0.0:8080:80`), connections to
+    this address. The ports stay with the branch, also when a restore replaces its session; forks get free ports.
+    'waypoint port' lists them, and publishes more.
 
     Points: with --auto, the session is saved in the background when its shell has been at its prompt for 0.3 s after a
     command; 'waypoint rewind' goes back by these points. Later sessions of the branch do the same.

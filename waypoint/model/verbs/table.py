@@ -247,6 +247,28 @@ _PS = Verb(
     "Example: waypoint ps --all",
 )
 
+_PORT = Verb(
+    "port",
+    (
+        Option(("--close",), "flag", "Do not forward to PORT any more. Its connections end."),
+        BRANCH,
+        JSON,
+        HOME,
+    ),
+    """Publish a TCP port of a running session on this machine, or list its ports.
+
+    Connections to a port of this machine's loopback addresses (127.0.0.1 and ::1) are forwarded to PORT of the session,
+    also if the server listens on the session's loopback only. PORT is a number: the port of this machine has the same
+    number if it is free, else any; or HOST:PORT, for the port HOST of this machine; or ADDR:HOST:PORT, to forward
+    connections to this address of the machine, such as 0.0.0.0. Prints the address. Every program of this machine can
+    connect to it; the server sees all connections as from 127.0.0.1. Ports stay with the branch, also when its session
+    is restored or stopped and started; each fork gets a free port for each port of the original.
+
+    Without PORT, lists the ports on which the session's programs listen, and the published ones.""",
+    "Example: waypoint port fix-1 8000; waypoint port fix-1",
+    arguments=(ONE_BRANCH, Argument("port", "PORT", required=False)),
+)
+
 _STOP = Verb(
     "stop",
     (
@@ -881,7 +903,7 @@ WAYPOINT = Group(
     session ends. Captures and sessions are stored in one folder, the home.""",
     "To begin: sudo waypoint setup, then waypoint shell. 'waypoint COMMAND --help' has an example of each command.",
     (
-        *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _STOP),
+        *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _PORT, _STOP),
         *(
             fast.CHECKPOINT,
             fast.POINT,

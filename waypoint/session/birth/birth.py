@@ -22,11 +22,11 @@ from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError, of_machine
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, LiveRow, Setting, TerminalLayer
+from waypoint.model.records import Capture, LiveRow, Published, Setting, TerminalLayer
 from waypoint.model.stages import Stage
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.session.birth import fresh, revive, room, shell_back, start_again
-from waypoint.session.birth.rights import check_session_count, restricted
+from waypoint.session.birth.rights import check_session_count, is_restricted, restricted
 from waypoint.session.birth.tiers import Chosen, started_again
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources, holding
@@ -46,7 +46,8 @@ class Birth(NamedTuple):
     and columns of its terminal. `chosen`: the tier at which the origin is restored; below `live` it gets a new shell.
     `must_enter`: whether a new shell must start in the folder of the setting; else it may start in the user's home.
     `shell`: whether a new shell gets the state of the origin's shell. `attach_at`: paths in the session for attached
-    layers of the origin, by kind.
+    layers of the origin, by kind. `exact_ports`: whether the ports of the setting must have the same numbers on the
+    machine; else a number that is in use is replaced.
     """
 
     row: LiveRow
@@ -56,6 +57,7 @@ class Birth(NamedTuple):
     must_enter: bool = False
     shell: bool = True
     attach_at: Mapping[str, str] = MappingProxyType({})
+    exact_ports: bool = False
 
     @property
     def processes(self) -> bool:
@@ -94,7 +96,14 @@ async def bring_up_all(resources: Resources, births: Sequence[Birth], verb: str)
 
 
 async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str) -> list[LiveSession]:
-    await reserve(resources, births)
+    asked = [birth.row.setting.publish for birth in births]
+    births = _with_ports(resources, births)
+    try:
+        await reserve(resources, births)
+    except BaseException:
+        for birth in births:
+            resources.published.release(birth.row.session)
+        raise
     begun = [asyncio.ensure_future(make_session(resources, birth)) for birth in births]
     try:
         found = await asyncio.gather(*begun)
@@ -111,7 +120,35 @@ async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str
             await undo(resources, birth.row)
         raise_in_words(error, births[0].row.branch)
     await reach_in_loop(Step.CONFIRMED)
+    for live, wanted in zip(found, asked, strict=True):
+        pairs = zip(wanted, live.record.row.setting.publish, strict=True)
+        live.moved_ports = [
+            degradation("port-moved", str(one.session), f"{one.host}, {now.host}")
+            for one, now in pairs
+            if one.host not in (0, now.host)
+        ]
     return list(found)
+
+
+def _with_ports(resources: Resources, births: Sequence[Birth]) -> list[Birth]:
+    """Open the ports of all births on the machine, or none. Return the births with their numbers."""
+    found: list[Birth] = []
+    privileged = not is_restricted(resources)
+    try:
+        for birth in births:
+            row, wanted = birth.row, birth.row.setting.publish
+            take = functools.partial(resources.published.take, row.session, wanted, privileged=privileged)
+            found.append(with_ports(birth, take(exactly=birth.exact_ports)) if wanted else birth)
+    except BaseException:
+        for birth in found:
+            resources.published.release(birth.row.session)
+        raise
+    return found
+
+
+def with_ports(birth: Birth, publish: list[Published]) -> Birth:
+    setting = msgspec.structs.replace(birth.row.setting, publish=publish)
+    return birth._replace(row=msgspec.structs.replace(birth.row, setting=setting))
 
 
 async def reserve(
@@ -274,6 +311,8 @@ async def undo(resources: Resources, row: LiveRow) -> None:
     """Remove all of a session that was being started. Never raises, as the caller reports why the start failed: a
     failure here is retried (`PendingRecords`).
     """
+
+    resources.published.release(row.session)
 
     def take_back() -> None:
         _clear(resources, row)  # before the record: this makes room on a full disk

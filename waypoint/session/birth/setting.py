@@ -6,11 +6,12 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
+from waypoint.egress import published
 from waypoint.egress.allowed import check as check_reachable
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import StateConflict, UsageProblem
-from waypoint.model.records import Bind, Capture, ProcessesLayer, SessionLimits, Setting
+from waypoint.model.records import Bind, Capture, ProcessesLayer, Published, SessionLimits, Setting
 from waypoint.model.requests import StartRequest
 from waypoint.model.users import user_name
 from waypoint.session.birth.users import change_of, find_user
@@ -65,7 +66,25 @@ def plan_setting(
         auto=request.auto or (origin.auto if origin else False),
         idle_park=_age(request.idle_park, origin.idle_park if origin else 0.0),
         ttl=_age(request.ttl, origin.ttl if origin else 0.0),
+        publish=_publish(request, origin),
     )
+
+
+def _publish(request: StartRequest, origin: Setting | None) -> list[Published]:
+    asked = [published.parse(text) for text in request.publish]
+    published.check_distinct(asked)
+    if (request.net or (origin.net if origin else "private")) != "host":
+        return asked or (origin.publish if origin else [])
+    if asked:
+        check_own_network("host", request.publish[0])
+    return []
+
+
+def check_own_network(net: str, port: str) -> None:
+    """Raise UsageProblem if a session with the network `net` has no ports of its own to publish."""
+    if net == "host":
+        said = "the session uses the machine's network (--net host), so its ports are the machine's"
+        raise UsageProblem("publish", repr(port), said, "leave it out")
 
 
 def _age(asked: float | None, own: float) -> float:
@@ -149,6 +168,8 @@ def _other_settings(request: StartRequest, setting: Setting) -> list[str]:
     others += ["--net"] if request.net not in (None, setting.net) else []
     others += ["--allow-net"] if request.allow_net and {*request.allow_net} != {*setting.allow_net} else []
     others += ["--allow"] if request.allow and {*request.allow} != {*setting.allow} else []
+    asked_ports = [published.parse(text) for text in request.publish]
+    others += ["--publish"] if any(not _is_among(one, setting.publish) for one in asked_ports) else []
     others += ["--cwd"] if request.cwd not in (None, setting.cwd) else []
     others += ["--auto"] if request.auto and not setting.auto else []
     others += ["--idle-park"] if request.idle_park not in (None, setting.idle_park) else []
@@ -156,6 +177,10 @@ def _other_settings(request: StartRequest, setting: Setting) -> list[str]:
     program = start_plan.shell_argv(setting)[0][0]
     others += ["--shell"] if request.shell not in (None, program, os.path.basename(program)) else []
     return others + (["command"] if request.command not in ([], setting.command) else [])
+
+
+def _is_among(asked: Published, found: list[Published]) -> bool:
+    return any(asked in (one, msgspec.structs.replace(one, host=0)) for one in found)
 
 
 def _places(binds: list[Bind]) -> set[tuple[str, str, bool]]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from waypoint.capture.captures import Captures, HeldCapture
 from waypoint.egress.egress import Egress
+from waypoint.egress.published import Publisher
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.launcher_link import Launcher
@@ -33,6 +34,7 @@ class Resources(NamedTuple):
     criu: CriuSpawner
     pending_records: PendingRecords
     egress: Egress
+    published: Publisher
     trusted: int | None = None
 
 

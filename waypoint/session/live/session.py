@@ -89,10 +89,14 @@ class LiveSession:
     when it has the branch's turn. `no_way_out`: why the private network has no connection; "" if it has one.
     `network_setup`: the task that sets up the private network; None if the session needs none. `uses`: how many
     requests have used it. `is_parking`: it ends because it is parked. `on_use`: called when a request begins to use it,
-    and when the last one ends. `parks_in_s`: the seconds until it is parked if nobody uses it.
+    and when the last one ends. `parks_in_s`: the seconds until it is parked if nobody uses it. `moved_ports`: its
+    published ports that did not get their number on the machine. `why_no_ports`: why they are not forwarded; "" if they
+    are.
     """
 
     not_back: Sequence[Degradation] = ()
+    moved_ports: Sequence[Degradation] = ()
+    why_no_ports: Callable[[], str] = str
     hooks_running: int = 0
     is_killed: bool = False
     no_way_out: Callable[[], str] = str
