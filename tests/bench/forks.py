@@ -29,8 +29,8 @@ from tests.bench.inside import Spinner, ask_server, record_of, start_server, wri
 from tests.bench.session import exec_figures
 from waypoint.client.sdk import Session
 from waypoint.linux.tasks import cgroups
-from waypoint.model.verbs import MAX_FORKS
 
+MANY = 64
 FEW_RUNS = 5  # of figures that move a gigabyte
 
 
@@ -140,7 +140,7 @@ def _crowds(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
             max_runs,
         )
 
-    many = 2 * CROWD if sizes.quick else MAX_FORKS
+    many = 2 * CROWD if sizes.quick else MANY
     yield figure(CROWD, times_floor_at_most(1.4))
     yield figure(many, at_most(2500, "ms"), FEW_RUNS)
     server.end()
