@@ -198,7 +198,9 @@ class Client:
             ended = os.pidfd_open(status.pid)
             try:
                 ask_running(self.home, "POST", "/v1/daemon/stop")
-                select.select([ended], [], [])
+                watch = select.poll()  # select(2) refuses descriptors from 1024 on
+                watch.register(ended, select.POLLIN)
+                watch.poll()
             finally:
                 os.close(ended)
 

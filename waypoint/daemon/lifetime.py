@@ -20,6 +20,7 @@ from waypoint.daemon.http.route import Routes
 from waypoint.daemon.http.server import Server
 from waypoint.daemon.siblings import parse_options, take_fd
 from waypoint.daemon.supervisor_watch import SupervisorWatch
+from waypoint.linux.calls import hard_limits
 from waypoint.linux.storage import files, mounts, ownership
 from waypoint.linux.tasks import lock_holder, namespaces
 from waypoint.model.errors import HostLacks, WaypointError, cleaned
@@ -65,6 +66,7 @@ def run(argv: list[str], environ: dict[str, str], open_service: OpenService, rou
     """
     home, options = parse_options(argv)
     listen_fd, supervisor_fd = take_fd(options, "listen-fd"), take_fd(options, "supervisor-fd")
+    hard_limits.use_all_open_files()  # each session takes some ten
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # writes to the log where each thread is
     logging.basicConfig(

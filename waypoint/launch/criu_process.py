@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import select
 import signal
 
 from waypoint.launch import externals
@@ -33,7 +32,7 @@ class LaunchedCriu:
         returns 0, because only the launcher, as CRIU's parent, could read the exit status.
         """
         if self._pidfd >= 0:
-            select.select([self._pidfd], [], [])
+            pidfd.wait_ended(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
             if self._group:

@@ -1,4 +1,4 @@
-"""The hard resource limits of processes (getrlimit(2)).
+"""The resource limits of processes (getrlimit(2)).
 
 Raising a hard limit needs CAP_SYS_RESOURCE in the initial user namespace. A CRIU in a session lacks this capability;
 where it cannot set a restored process's limit, the process silently keeps CRIU's own limit.
@@ -6,6 +6,7 @@ where it cannot set a restored process's limit, the process silently keeps CRIU'
 
 import contextlib
 import math
+import os
 import resource
 from collections.abc import Iterable, Mapping
 
@@ -28,6 +29,17 @@ def most_open_files() -> int:
     """The highest limit of open files that the kernel allows (fs.nr_open)."""
     with open("/proc/sys/fs/nr_open") as file:
         return int(file.read())
+
+
+def use_all_open_files() -> None:
+    """Raise this process's soft limit of open files to its hard limit: the usual soft limit is 1024."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def free_descriptors() -> int:
+    """The number of files that this process can still open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
 
 
 def above(wanted: Mapping[str, int], had: Mapping[str, int]) -> dict[str, int]:

@@ -24,11 +24,11 @@ def has_ended(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def wait_ended(fd: int, timeout_s: float) -> bool:
+def wait_ended(fd: int, timeout_s: float | None = None) -> bool:
     """Block until the process has ended, at most `timeout_s` seconds. Return True if the process has ended."""
-    poll = select.poll()
+    poll = select.poll()  # select(2) refuses descriptors from 1024 on
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 def send_signal(fd: int, number: int) -> None:

@@ -168,6 +168,7 @@ async def reserve(
             await asyncio.to_thread(_check, resources, births, origin, leaving)
     if instead_of is None:
         check_session_count(resources, len(births))
+        room.check_descriptors(len(births))
     await asyncio.to_thread(resources.pool.grow_if_needed)
     with resources.names.change("reserve") as change:
         for birth in births:

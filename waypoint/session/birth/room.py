@@ -4,13 +4,15 @@ processes. They are made before anything is started: CRIU would fail at the end 
 
 from waypoint.launch.ground.limits import fill_in
 from waypoint.launch.ground.places import SharedPlaces
-from waypoint.linux.calls import inotify, machine
+from waypoint.linux.calls import hard_limits, inotify, machine
 from waypoint.linux.tasks import cgroups
-from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.records import Capture, ProcessesLayer, Setting
 from waypoint.processes.criu.causes import known
 
 _TRIED = "restore the processes of"
+_DESCRIPTORS = 16  # of the daemon for each session; up to 12 were counted
+_SPARE_DESCRIPTORS = 64  # for clients, and for the work of the daemon itself
 _WATCHES = "fs.inotify.max_user_watches"
 
 
@@ -34,6 +36,15 @@ def check(places: SharedPlaces, setting: Setting, origin: Capture, copies: int) 
     if room is not None and needed > room:
         said = f"{whose} need {needed >> 20} MiB of memory, and the limit of a cgroup leaves {max(0, room) >> 20} MiB"
         raise Failed(_TRIED, origin.id[:12], said, "end other sessions, or raise that limit", code="out-of-memory")
+
+
+def check_descriptors(sessions: int) -> None:
+    """Raise StateConflict if this daemon could not open the files of so many more sessions, and still serve clients."""
+    free, needed = hard_limits.free_descriptors(), sessions * _DESCRIPTORS + _SPARE_DESCRIPTORS
+    if needed > free:
+        said = f"the daemon needs {needed} descriptors for them, and its limit of open files leaves {max(0, free)}"
+        next_step = "end other sessions, or raise that limit (ulimit -Hn) and run 'waypoint daemon stop'"
+        raise StateConflict("start", f"{sessions} more sessions", said, next_step, code="too-many-sessions")
 
 
 def _check_watched(origin: Capture, layer: ProcessesLayer, copies: int, whose: str) -> None:
