@@ -38,7 +38,7 @@ def full(small_disk: Home) -> Home:
     main = client.start("main")
     main.exec("kept=yes; echo precious > /srv/kept; x=$(head -c 8M /dev/urandom | base64 -w0)")
     for name in ("one", "two", "three"):
-        main.checkpoint(name, tier="live")
+        main.checkpoint(name, tier="live", anew=True)
     fill(small_disk, reserve=True)  # before the pool is filled, so that the pool cannot grow
     client.start("greedy").exec("head -c 5G /dev/zero > /srv/fill; sync", timeout_s=FILL_S)
     stop_daemon(small_disk, kill=True)
