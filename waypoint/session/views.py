@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import tempfile
@@ -19,6 +20,8 @@ from waypoint.model.paths import is_below
 from waypoint.model.records import HOST_IDS, IdMap, Setting
 from waypoint.upper.comparing import Scope
 from waypoint.upper.pool_image import FOLDER
+
+log = logging.getLogger(__name__)
 
 _PREFIX = "view-"
 _WORK_PREFIX = f".{_PREFIX}"  # in the pool, where names of trees have no dot
@@ -136,8 +139,16 @@ def _place(places: SharedPlaces) -> Iterator[str]:
 
 
 def sweep_views(places: SharedPlaces) -> None:
-    """Remove the mount points that a killed daemon has left; its mounts have gone with it."""
+    """Remove the mount points that a killed daemon has left; its mounts have gone with it.
+
+    A pool whose file system has failed cannot be listed (EIO): its folders stay, and the daemon can start.
+    """
     for place in places.runtime.glob(f"{_PREFIX}*"):
         place.rmdir()
-    for place in (places.home / FOLDER).glob(f"{_WORK_PREFIX}*"):
+    try:
+        left = list((places.home / FOLDER).glob(f"{_WORK_PREFIX}*"))
+    except OSError as error:
+        log.warning("mount points of views are not removed: %s", error)
+        return
+    for place in left:
         shutil.rmtree(place, ignore_errors=True)
