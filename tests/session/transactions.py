@@ -21,6 +21,8 @@ DUMPING = (Step.FROZEN, Step.DUMPED)
 """Steps at which CRIU waits for the daemon and none of its code runs in the session: CRIU killed there does no harm."""
 START = (Step.RESERVED, Step.GROUNDED, Step.RESTORED, Step.CONFIRMED)
 END = (Step.ENDED, Step.CONCLUDED)
+LEAVE = (Step.DUMPED, Step.COMPLETED, *END)
+"""Steps of a replaced session, after the answer (waypoint/capture/dumping_later.py)."""
 APPLYING = (Step.STAGED, Step.EXCHANGED, Step.APPLIED)
 """Steps of `apply`, which changes no session: tests/session/test_applying.py."""
 FORKS = ("f1", "f2", "f3")
@@ -91,8 +93,9 @@ class Transaction:
 
     `argv`: the command, run while the branch `w` is live. `first`: commands that prepare its input. `dead`: these have
     ended `w`. `was`: the result of `say` for `w` before the command. `dumps`: the command makes CRIU dump `w`. `steps`:
-    the steps that it passes (waypoint/capture/steps.py). `sure`: the steps after which the new state remains if all
-    processes are killed. `is_done`: returns whether the new state exists. `ends`: the command ends the session on `w`.
+    the steps that it passes (waypoint/capture/steps.py). `after`: those after the answer. `sure`: the steps after which
+    the new state remains if all processes are killed. `is_done`: returns whether the new state exists. `ends`: the
+    command ends the session on `w`.
 
     `becomes`: the result of `say` for `w` after the command. `made`: the captures and branches that the command makes,
     with the result of `say` for each (for a capture: in a fork). `undone`: the result of `say` for `w` after an undo;
@@ -113,10 +116,16 @@ class Transaction:
     dead: bool = False
     dumps: bool = field(default=True)
     first: tuple[tuple[str, ...], ...] = ()
+    after: tuple[Step, ...] = ()
 
     def prepare(self, home: Home) -> None:
         for command in self.first:
             home.must(*command)
+            ledger.check(home)  # waits for the end of a replaced session
+
+    def dumping(self) -> tuple[Step, ...]:
+        """The steps of DUMPING at which there is a CRIU that dumps."""
+        return tuple(step for step in DUMPING if self.dumps and (step in self.after or not self.after))
 
 
 TRANSACTIONS = {
@@ -161,8 +170,9 @@ TRANSACTIONS = {
     ),
     "restore": Transaction(
         ("restore", "base", "-b", "w"),
-        steps=(*LIVE, *START, *END),
-        sure=(Step.CONFIRMED, *END),
+        steps=(*FILES, *START, *LEAVE),
+        after=LEAVE,
+        sure=(Step.CONFIRMED, *LEAVE),
         is_done=lambda client: say(client, "w") == OLD,
         becomes=OLD,
         undone=CHANGED,
@@ -196,8 +206,9 @@ TRANSACTIONS = {
     ),
     "undo-of-restore": Transaction(
         ("undo", "-b", "w"),
-        steps=(Step.INTENDED, *LIVE, *START, *END, Step.CARRIED_OUT, Step.UNDONE),
-        sure=(Step.CONFIRMED, *END, Step.CARRIED_OUT, Step.UNDONE),
+        steps=(Step.INTENDED, *FILES, *START, Step.CARRIED_OUT, Step.UNDONE, *LEAVE),
+        after=LEAVE,
+        sure=(Step.CONFIRMED, Step.CARRIED_OUT, Step.UNDONE, *LEAVE),
         is_done=lambda client: say(client, "w") == CHANGED,
         was=OLD,
         first=(("restore", "base", "-b", "w"),),

@@ -17,15 +17,16 @@ import msgspec
 
 from shellwrap.ring import Ring
 from waypoint.capture import bounds, sealing, survey
+from waypoint.capture.dumping_later import Completion, FrozenSession, dump, is_awaited, without_processes
 from waypoint.capture.layers import base_files
 from waypoint.capture.layers.attached import ATTACHED
-from waypoint.capture.layers.files import FILES
+from waypoint.capture.layers.files import FILES, damaged
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.layer import Area, Attachment, CaptureOptions, RestoreTarget, Taking
 from waypoint.capture.layers.processes import PROCESSES
 from waypoint.capture.layers.programs import PROGRAMS
 from waypoint.capture.layers.shell import SHELL, KeptShell, ask_shell_with_space
-from waypoint.capture.layers.subject import Subject
+from waypoint.capture.layers.subject import Subject, SubjectFacts
 from waypoint.capture.layers.table import LAYERS, layer_of
 from waypoint.capture.layers.terminal import TERMINAL
 from waypoint.capture.sealing import FinalShellState
@@ -46,9 +47,19 @@ from waypoint.model.errors import (
     of_machine,
 )
 from waypoint.model.ids import new_id
-from waypoint.model.records import AttachedLayer, Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer, User
+from waypoint.model.records import (
+    AttachedLayer,
+    Capture,
+    EndReason,
+    Layers,
+    LiveRow,
+    ProcessesLayer,
+    ShellLayer,
+    User,
+)
 from waypoint.model.session_facts import SurveyedProcess
 from waypoint.model.stages import Stage
+from waypoint.processes.certain import Program
 from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
@@ -63,6 +74,8 @@ FindCriu = Callable[[], CriuProgram]
 """Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works, and Failed if the
 search itself fails.
 """
+
+AWAIT_S = 60.0  # how long `hold` waits for a dump, which takes milliseconds unless the disk is full
 
 SpawnBeside = Callable[[int], Spawn]
 """Maps the host's pid of a session's pid 1 to a function that starts a CRIU for the dump of that session."""
@@ -114,6 +127,9 @@ class Captures:
         self._drop_after_hold: set[str] = set()
         self._removing: set[str] = set()
         self._executor = ThreadPoolExecutor(1)
+        self._dumped: set[Program] = set()
+        self._awaited: dict[str, threading.Event] = {}
+        """By capture that CRIU has not dumped yet (dumping_later.py)."""
         self._unfinished: dict[str, Future[list[Degradation]]] = {}
         """By capture, the work that no answer waits for, until it has ended without a loss."""
 
@@ -131,10 +147,12 @@ class Captures:
         try:
             bounds.check(self._area, subject, options.tier)
             with ThreadPoolExecutor(2) as executor:
-                taking = Taking(capture_id, subject, self._area, options, executor)
+                taking = Taking(capture_id, subject, self._area, options, executor, self._dumped)
                 if options.tier not in ("files", "respawn"):
                     self._find_dumper(taking)
                 taken = take(taking)
+            if is_awaited(taken):
+                self.await_dump(taken)
             self._finish(taken, taking.afterwards, at_once=options.keep_frozen and not options.goes_on)
             return taken
         except BaseException as error:
@@ -197,12 +215,50 @@ class Captures:
         """Wait for the work that no answer has waited for, and record what the capture lacks because this failed.
         Returns the record.
         """
+        capture = self._settled(capture)
         future = self._unfinished.pop(capture.id, None)
         lacking = future.result() if future is not None else base_files.lost(self._area, capture)
         if not lacking:
             return capture
         with self._names.change("capture") as change:
             return change.add_degraded(capture.id, lacking)
+
+    def await_dump(self, capture: Capture) -> None:
+        """Let `hold` wait until `dump_awaited` has completed the capture, which cannot be removed meanwhile."""
+        with self._lock:
+            self._awaited[capture.id] = threading.Event()
+            self._holders[capture.id] = self._holders.get(capture.id, 0) + 1
+
+    def dump_awaited(self, capture: Capture, facts: SubjectFacts) -> Completion:
+        """Dump the frozen session, for a capture that `take` has returned `awaited`. The caller records the result and
+        then calls `note_dumped`. Raises Failed, OSError if a later call may succeed.
+        """
+        if not self.images.is_hot(capture):
+            raise damaged(capture, "its files are missing from the pool")
+        try:
+            program = self._find_criu()
+        except HostLacks as error:
+            return without_processes(capture, "no-criu", error.said)
+        criu = Criu(program.path, self._spawn_beside(facts.init_pid))
+        return dump(self._area, capture, FrozenSession(facts), program, criu)
+
+    def note_dumped(self, capture_id: str) -> None:
+        """The capture is complete, or will be dropped."""
+        with self._lock:
+            event = self._awaited.pop(capture_id, None)
+        if event is not None:
+            event.set()
+            self._let_go(capture_id)
+
+    def _settled(self, capture: Capture) -> Capture:
+        """Wait until CRIU has dumped the processes of the capture. Returns its complete record."""
+        if not is_awaited(capture):
+            return capture
+        event = self._awaited.get(capture.id)
+        if event is not None and not event.wait(AWAIT_S):
+            said = "the session that it keeps could not be dumped yet"
+            raise Failed("use", f"capture {capture.id[:12]}", said, "see 'waypoint daemon logs', and try again")
+        return self._names.captures_of([capture.id], may_lack=True).get(capture.id, capture)
 
     def _find_dumper(self, taking: Taking) -> None:
         """Set the CRIU of `taking`, or the reason why there is none. Raises Failed if the search itself fails."""
@@ -240,19 +296,27 @@ class Captures:
                 raise content_removed(capture.id)
             self._holders[capture.id] = self._holders.get(capture.id, 0) + 1
         try:
+            capture = self._settled(capture)
             self.images.make_hot(capture)
             self._area.hot.note_use(capture.id)
             yield HeldCapture(self._area, capture, self._find_criu, self.images)
         finally:
-            with self._lock:
-                self._holders[capture.id] -= 1
-                is_last = not self._holders[capture.id]
-                if is_last:
-                    del self._holders[capture.id]
-                is_dropped = is_last and capture.id in self._drop_after_hold
-                self._drop_after_hold.discard(capture.id if is_last else "")
-            if is_dropped:
-                drop_layers(self._area, capture.id, capture.layers)
+            self._let_go(capture.id, capture.layers)
+
+    def _let_go(self, capture_id: str, layers: Layers | None = None) -> None:
+        with self._lock:
+            self._holders[capture_id] -= 1
+            is_last = not self._holders[capture_id]
+            if is_last:
+                del self._holders[capture_id]
+            is_dropped = is_last and capture_id in self._drop_after_hold
+            self._drop_after_hold.discard(capture_id if is_last else "")
+        if is_dropped:
+            drop_layers(self._area, capture_id, layers)
+
+    def is_awaited(self, capture: Capture) -> bool:
+        """Whether `hold` would wait for a dump of the capture's session."""
+        return capture.id in self._awaited
 
     def tree_on_disk(self, capture: Capture) -> str | None:
         """The path of the capture's upper tree, which may be removed at any time; None if it is not on disk."""
@@ -313,6 +377,7 @@ class Captures:
 
     def drop(self, capture: Capture) -> None:
         """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded."""
+        self.note_dumped(capture.id)
         if (unfinished := self._unfinished.pop(capture.id, None)) is not None:
             unfinished.exception()  # waits for its end
         with self._lock:

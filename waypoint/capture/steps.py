@@ -28,6 +28,7 @@ class Step(StrEnum):
     RESTORED = "restored"  # the new session's processes live
     CONFIRMED = "confirmed"  # the new session is in names.db as live
     REWOUND = "rewound"  # in a restore of the files alone: the live session has the capture's files
+    COMPLETED = "completed"  # of a replaced session: its capture has its processes (capture/dumping_later.py)
     ENDED = "ended"  # the ending session's processes are gone
     REMOVING = "removing"  # `gc` has deleted the records of captures; reached before each removal from the disk
     INTENDED = "intended"  # the intent of an undo is in names.db

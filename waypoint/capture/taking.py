@@ -165,6 +165,7 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
             log_level=log_level,
             degraded=list(options.degraded),
             files_changed=False,
+            is_awaited=False,
         )
         parts = [layer.part(taking) for layer in layers]
         with contextlib.ExitStack() as cancelling:
@@ -183,7 +184,7 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
                 part.finish()
             for part in parts:
                 part.release()
-            pause.is_dumped = tier == "live"
+            pause.is_dumped = tier == "live" and not taking.is_awaited
             cancelling.pop_all()
             if tier == "live" and not options.keep_frozen:
                 taking.subject.note_rest(taking.capture_id)

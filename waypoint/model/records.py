@@ -229,7 +229,8 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     microseconds. `criu`: its version. `ports`: ports of the host's network that the processes hold (`tcp 8000`), if the
     session shares it; without those of connections, which copies close. `hard_limits`: the highest of the processes'
     hard limits, by kind (RLIMIT_NOFILE); -1: none; empty in old captures. `tasks`: the number of threads; `watchers`,
-    `watches`: of inotify instances and of the files that they watch; 0 in old captures.
+    `watches`: of inotify instances and of the files that they watch; 0 in old captures. `awaited`: CRIU has not dumped
+    the processes yet, which stay frozen until then; `size_bytes` is then an estimate (capture/dumping_later.py).
     """
 
     KIND: ClassVar[str] = "processes"
@@ -243,6 +244,7 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     tasks: int = 0
     watchers: int = 0
     watches: int = 0
+    awaited: bool = False
 
 
 class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -409,10 +411,11 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
     opened: int
 
 
-class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
+class LiveRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session that has started and not ended. After a crash of the host, the next daemon makes a capture of `tree`.
 
-    `session`: its id. `tree`: the name of its upper tree. `started`: seconds since the epoch.
+    `session`: its id. `tree`: the name of its upper tree. `started`: seconds since the epoch. `leaves_to`: the capture
+    that keeps the session, which was replaced and stays frozen until CRIU has dumped it; None: it was not replaced.
     """
 
     branch: LiveName
@@ -420,6 +423,7 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     tree: Id
     started: float
     setting: Setting
+    leaves_to: Id | None = None
 
 
 RefKind = Literal["branch", "checkpoint"]

@@ -14,6 +14,7 @@ from waypoint.model.records import (
     Aspect,
     Capture,
     Intent,
+    Layers,
     LiveRow,
     Move,
     Operation,
@@ -21,6 +22,7 @@ from waypoint.model.records import (
     Ref,
     Standing,
     StoreIdentity,
+    Tier,
 )
 from waypoint.records import callers
 from waypoint.records.reading import Execute, Reader
@@ -86,6 +88,15 @@ class Change(Reader):
         """
         found = self.capture(capture_id)
         capture = msgspec.structs.replace(found, degraded=[*found.degraded, *degraded])
+        self._execute("UPDATE captures SET record = ? WHERE id = ?", (msgspec.json.encode(capture), capture_id))
+        return capture
+
+    def complete(self, capture_id: str, tier: Tier, layers: Layers, degraded: Iterable[Degradation]) -> Capture:
+        """Record the processes of a capture that was recorded before CRIU had dumped them. Returns its new record.
+        Raises StoreDamaged if there is no such capture.
+        """
+        found = self.capture(capture_id)
+        capture = msgspec.structs.replace(found, tier=tier, layers=layers, degraded=[*found.degraded, *degraded])
         self._execute("UPDATE captures SET record = ? WHERE id = ?", (msgspec.json.encode(capture), capture_id))
         return capture
 
@@ -159,6 +170,14 @@ class Change(Reader):
         self.add_disposable(row.tree)
         if found and found[0]:
             self._note(row.branch, after=False)
+
+    def leave(self, row: LiveRow, capture_id: str) -> None:
+        """Note that the session `row` has been replaced, and stays frozen until CRIU has dumped it into the recorded
+        capture. Then the caller calls `forget`; if this daemon ends before that, the next one does both.
+        """
+        record = msgspec.json.encode(msgspec.structs.replace(row, leaves_to=capture_id))
+        self._execute("UPDATE live SET ready = 0, record = ? WHERE session = ?", (record, row.session))
+        self._note(row.branch, after=False)
 
     def replace_session(self, branch: str, aside: str) -> None:
         """Note that the live session on `branch` is replaced by another one, or ended by an undo. `aside`: the id of

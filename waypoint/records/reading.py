@@ -307,7 +307,9 @@ class Reader:
     # --- live sessions, and the database itself
 
     def live(self, *, ready: bool = True) -> list[LiveRow]:
-        """The live sessions; with `ready` False, the sessions whose start is not finished."""
+        """The live sessions; with `ready` False, the sessions whose start is not finished, and those that were replaced
+        and stay frozen until CRIU has dumped them (`LiveRow.leaves_to`).
+        """
         rows = self._execute("SELECT branch, record FROM live WHERE ready = ?", (ready,)).fetchall()
         rows.sort(key=lambda row: in_order(row[0]))
         return [self._decoded(record, LiveRow, f"the session on {branch}") for branch, record in rows]

@@ -40,8 +40,12 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
     """Adopt the sessions that live, and end the others. Return the things in the home that names.db does not know."""
     resources = sessions.resources
     is_ours = has_mark(resources.places.sessions, resources.names.identity())
+    leaving: list[LiveRow] = []
     for row in resources.names.live(ready=False):
-        _end_unborn(resources, row, kill=is_ours)
+        if row.leaves_to is not None:
+            leaving.append(row)
+        else:
+            _end_unborn(resources, row, kill=is_ours)
     found = [(row, record.load(resources.places.sessions / row.session)) for row in resources.names.live()]
     for row, entry in found:  # before any slow work
         folder = resources.places.sessions / row.session
@@ -52,9 +56,21 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
         if said:
             log.error("cannot reach the session on %s, which is kept: %s", row.branch, said)
             sessions.unreachable[row.branch] = Unreachable(row, resources.places.cgroup_of(row.session), said)
+    for row in leaving:
+        _leave(sessions, row)
     strangers = _swept(resources)
     sweep_views(resources.places)
     return strangers
+
+
+def _leave(sessions: Registry, row: LiveRow) -> None:
+    """Begin to dump and end a session that was replaced by the last daemon, and is frozen."""
+    resources = sessions.resources
+    assert row.leaves_to is not None
+    found = resources.names.captures_of([row.leaves_to], may_lack=True)
+    for capture in found.values():
+        resources.captures.await_dump(capture)
+    sessions.endings.resume_leaving(row, record.load(resources.places.sessions / row.session))
 
 
 def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) -> str:

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from waypoint.capture import sealing
+from waypoint.capture.dumping_later import is_awaited, without_processes
 from waypoint.capture.sealing import NO_FINAL_STATE, FinalShellState
 from waypoint.capture.steps import Step, reach_in_loop
-from waypoint.linux.tasks import cgroups, pidfd, signals
+from waypoint.linux.tasks import cgroups, pidfd, procfs, signals
 from waypoint.linux.tasks.signals import Members
 from waypoint.linux.tasks.stages import stage
 from waypoint.linux.tty import terminals
@@ -21,8 +24,10 @@ from waypoint.model.errors import Failed, WaypointError, as_text
 from waypoint.model.records import Capture, EndReason, LiveRow
 from waypoint.model.stages import Stage
 from waypoint.session.live import record
+from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
+from waypoint.session.live.subject import facts_of
 from waypoint.terminal.exec.ending import clear_folder
 from waypoint.upper.changes import count_changes
 
@@ -99,6 +104,8 @@ class Endings:
         """`forget`: called with the ended session once its branch can be started again."""
         self._resources = resources
         self._forget = forget
+        self._leaving: dict[str, asyncio.Task[Capture | None]] = {}
+        """By branch, the end of the session that was replaced there."""
         self._tasks: set[asyncio.Task[Capture | None] | asyncio.Task[None]] = set()
 
     def begin(self, live: LiveSession, conclusion: Conclusion, *, gently: bool = False) -> asyncio.Task[Capture | None]:
@@ -108,6 +115,49 @@ class Endings:
         if live.ending is None:
             live.ending = self._keep(asyncio.ensure_future(self._end(live, conclusion, gently=gently)))
         return live.ending
+
+    def leave(self, live: LiveSession, aside: Capture) -> None:
+        """Begin to dump `live`, which was replaced and stays frozen, into the recorded capture `aside`; then end it.
+        `settled` waits for that.
+        """
+        live.terminal.finish()
+        live.ending = self._keep(asyncio.ensure_future(self._leave(live, aside)))
+        self._note_leaving(live.branch, live.ending)
+
+    def resume_leaving(self, row: LiveRow, entry: RuntimeRecord | None) -> None:
+        """Do the rest of `leave` that the last daemon has not done. `entry`: the session's runtime record, or None."""
+        self._note_leaving(row.branch, self._keep(asyncio.ensure_future(self._leave_unheld(row, entry))))
+
+    def _note_leaving(self, branch: str, task: asyncio.Task[Capture | None]) -> None:
+        self._leaving[branch] = task
+        task.add_done_callback(lambda _: self._leaving.pop(branch))
+
+    async def settled(self, *branches: str) -> None:
+        """Wait until the replaced sessions of these branches have been dumped and have ended."""
+        if found := [self._leaving[branch] for branch in branches if branch in self._leaving]:
+            await asyncio.wait(found)
+
+    async def _leave(self, live: LiveSession, aside: Capture) -> Capture | None:
+        resources, row = self._resources, msgspec.structs.replace(live.record.row, leaves_to=aside.id)
+        try:
+            with stage(Stage.END, live.branch):
+                kept = await asyncio.to_thread(dump_left, resources, row, live.record, aside)
+        except (WaypointError, OSError) as error:
+            self._forget(live)
+            self._keep(asyncio.ensure_future(self._close(live, None, is_recorded=False)))
+            raise self._leave_later(row, live.record, error) from error
+        await reach_in_loop(Step.COMPLETED)
+        return await self._end(live, Kept(kept), gently=False)
+
+    async def _leave_unheld(self, row: LiveRow, entry: RuntimeRecord | None) -> Capture | None:
+        try:
+            return await asyncio.to_thread(end_left, self._resources, row, entry)
+        except (WaypointError, OSError) as error:
+            raise self._leave_later(row, entry, error) from error
+
+    def _leave_later(self, row: LiveRow, entry: RuntimeRecord | None, error: Exception) -> Failed:
+        write = functools.partial(end_left, self._resources, row, entry)
+        return self._resources.pending_records.add(row.branch, "the replaced session is captured", write, error)
 
     async def settle(self) -> None:
         if self._tasks:
@@ -207,6 +257,30 @@ def _report_bug(task: asyncio.Task[Ended]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, Failed):
         task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
+
+
+def dump_left(resources: Resources, row: LiveRow, entry: RuntimeRecord | None, aside: Capture) -> Capture:
+    """Dump the replaced session `row`, which is frozen, into the recorded capture `aside`, and record that. Returns the
+    complete record. Blocks. May be called again after an exception. `entry`: the session's runtime record, or None.
+    """
+    found = resources.names.capture(aside.id)
+    if is_awaited(found):
+        if entry is not None and entry.boot_id == procfs.boot_id():
+            completion = resources.captures.dump_awaited(found, facts_of(entry))
+        else:
+            completion = without_processes(found, "", "they ended before CRIU had dumped them")
+        with resources.names.change("capture") as change:
+            found = change.complete(found.id, *completion)
+            change.forget(row)
+    resources.captures.note_dumped(found.id)
+    return found
+
+
+def end_left(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -> Capture | None:
+    """Dump the replaced session `row` (`dump_left`), for which the daemon has no LiveSession, and end it."""
+    assert row.leaves_to is not None
+    kept = dump_left(resources, row, entry, resources.names.capture(row.leaves_to))
+    return end_unheld(resources, row, resources.places.cgroup_of(row.session), Kept(kept))
 
 
 def end_unheld(resources: Resources, row: LiveRow, cgroup: str, conclusion: Conclusion) -> Capture | None:

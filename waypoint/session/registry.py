@@ -83,8 +83,11 @@ class Registry:
 
     @contextlib.asynccontextmanager
     async def turn(self, *names: str) -> AsyncIterator[None]:
-        """Hold the turns (locks) of all `names` during the `with` block, and first write their pending records."""
+        """Hold the turns (locks) of all `names` during the `with` block. First the sessions that were replaced there
+        end, and pending records are written.
+        """
         async with self._turns.take(*names):
+            await self.endings.settled(*names)
             await self.resources.pending_records.settle(*names)
             yield
 

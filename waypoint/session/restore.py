@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, NamedTuple
 
+from waypoint.capture.dumping_later import is_awaited
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.sealing import placed
@@ -29,7 +30,7 @@ from waypoint.session.checkpoint import LossConsent, capture, capture_to_end, dr
 from waypoint.session.end import Kept
 from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
-from waypoint.session.live.subject import let_go_on
+from waypoint.session.live.subject import let_go_on, undo_freeze
 from waypoint.session.losses import copy_losses, kept_losses
 from waypoint.session.registry import Registry
 from waypoint.session.rewind import noted, prepared, rewind_files
@@ -217,7 +218,7 @@ async def _replace(
 ) -> tuple[LiveSession, Capture]:
     """Replace the session `live` by the session that `birth` plans, made from the capture `name`. Return the new
     session and a capture of the old one. The capture is taken while the new session starts; from then on the old
-    session stays frozen until it ends.
+    session stays frozen until it ends. If possible, CRIU dumps it only after the answer (capture/dumping_later.py).
     """
     resources = sessions.resources
     birth = births.with_ports(birth, resources.published.share(live.record.row.session, birth.row.session))
@@ -229,7 +230,9 @@ async def _replace(
     loop = asyncio.get_running_loop()
     accepted = asyncio.Event()
     on_accepted = functools.partial(loop.call_soon_threadsafe, accepted.set)
-    options = CaptureOptions(None, "replaced", keep_frozen=True, on_accepted=on_accepted)
+    options = CaptureOptions(
+        None, "replaced", keep_frozen=True, dump_later=_can_dump_later(live, birth), on_accepted=on_accepted
+    )
     taking = capture_to_end(resources, live, options, f"restore {name} in place of", consent)
     aside, new = await _exchange(resources, live, birth, taking, accepted)
     try:
@@ -238,25 +241,49 @@ async def _replace(
         if isinstance(new, BaseException):
             raise new
         await reach_in_loop(Step.RESTORED)
-        with resources.names.change("restore") as change:
-            change.add(placed(change, aside))
-            change.forget(live.record.row)
-            change.ready(birth.row, birth.origin.id if birth.origin else None)
-            change.replace_session(live.branch, aside.id)
+        aside = _record_replaced(resources, live, birth, aside)
     except BaseException as error:
         if isinstance(new, LiveSession):
             new.release()
         await births.undo(resources, birth.row)
         if isinstance(aside, Capture):
-            let_go_on(live)
-            await drop(resources, aside)
+            await _let_go_on(resources, live, aside)
         births.raise_in_words(error, live.branch)
     live.successor = new
     live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
     sessions.enlist(new)
+    if is_awaited(aside):
+        sessions.endings.leave(live, aside)
     await reach_in_loop(Step.CONFIRMED)
-    await asyncio.shield(sessions.endings.begin(live, Kept(aside)))
+    if not is_awaited(aside):
+        await asyncio.shield(sessions.endings.begin(live, Kept(aside)))
     return new, aside
+
+
+def _record_replaced(resources: Resources, live: LiveSession, birth: Birth, aside: Capture) -> Capture:
+    with resources.names.change("restore") as change:
+        aside = placed(change, aside)
+        change.add(aside)
+        if is_awaited(aside):
+            change.leave(live.record.row, aside.id)
+        else:
+            change.forget(live.record.row)
+        change.ready(birth.row, birth.origin.id if birth.origin else None)
+        change.replace_session(live.branch, aside.id)
+    return aside
+
+
+async def _let_go_on(resources: Resources, live: LiveSession, aside: Capture) -> None:
+    """Let the session go on that was captured into `aside` to be replaced, and drop this capture."""
+    if is_awaited(aside):
+        await asyncio.to_thread(undo_freeze, live, resources.places.sessions / live.record.row.session)
+    let_go_on(live)
+    await drop(resources, aside)
+
+
+def _can_dump_later(live: LiveSession, birth: Birth) -> bool:
+    """Whether the session `live` may be dumped after the new one runs: they share nothing that the new one changes."""
+    return not any(setting.net == "host" or setting.binds for setting in (live.record.row.setting, birth.row.setting))
 
 
 async def _exchange(

@@ -65,6 +65,11 @@ class Terminal:
         self.master = -1
         self.ring.close()
 
+    def finish(self) -> None:
+        """Stop reading, because the session never runs again: `closed` is set. Does nothing after `close`."""
+        if not self.is_released:
+            self._end()
+
     @property
     def is_released(self) -> bool:
         """True after `close`: the daemon no longer serves this terminal, even if the session still runs."""

@@ -51,6 +51,13 @@ class Hot:
         files.make_folder(str(self.images(capture_id)), 0o711)
         return folder
 
+    def renew_images(self, capture_id: str) -> None:
+        """Remove what a dump that failed has left in the capture's folder."""
+        images = self.images(capture_id)
+        shutil.rmtree(images, ignore_errors=True)
+        shutil.rmtree(self.base(capture_id), ignore_errors=True)
+        files.make_folder(str(images), 0o711)
+
     def images(self, capture_id: str) -> Path:
         return self.folder / capture_id / "images"
 

@@ -14,6 +14,7 @@ from waypoint.linux.storage import filesystem
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import Failed
 from waypoint.model.records import Capture, KnownLayer, Layers, Point, Reason, Tier, User, layers_of
+from waypoint.processes.certain import Program
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
@@ -56,6 +57,8 @@ class CaptureOptions(NamedTuple):
     `tier`: None means `live` if the processes can be dumped, else `respawn`; for a session that ends it means `live`.
     `keep_frozen`: whether the session stays frozen and its terminal stopped; the caller then ends the session, or thaws
     it and calls `Subject.go_on`. `goes_on`: whether it will thaw it, so nothing that can wait is done in the pause.
+    `dump_later`: with `keep_frozen`: whether CRIU may dump the session after `take` has returned
+    (capture/dumping_later.py); the unread bytes of its terminals are then not put back.
     `on_accepted`: called in the capture's thread when the checks before the freeze have passed; at a second try again.
     `degraded`: failures before the capture, for `Capture.degraded`. `attach`: files to attach to the capture.
 
@@ -71,6 +74,7 @@ class CaptureOptions(NamedTuple):
     message: str = ""
     keep_frozen: bool = False
     goes_on: bool = False
+    dump_later: bool = False
     on_accepted: Callable[[], object] = lambda: None
     degraded: Sequence[Degradation] = ()
     attach: Sequence[Attachment] = ()
@@ -86,10 +90,12 @@ class CaptureOptions(NamedTuple):
 class Taking:
     """One capture that is being taken.
 
-    `executor`: two threads for parallel work. `program` and `criu`: the CRIU that dumps the session; None for a tier
-    without processes, or if no CRIU works (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines
-    for `Capture.degraded`; `files_changed`, whether files have changed since the pause began (CRIU has named an open
-    file); `afterwards`, work that no answer waits for, each of which returns what the capture lacks.
+    `executor`: two threads for parallel work. `dumped`: the programs that CRIU has dumped before, in any capture.
+    `program` and `criu`: the CRIU that dumps the session; None for a tier without processes, or if no CRIU works
+    (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines for `Capture.degraded`;
+    `files_changed`, whether files have changed since the pause began (CRIU has named an open file); `is_awaited`,
+    whether CRIU will dump the session after `take`; `afterwards`, work that no answer waits for, each of which returns
+    what the capture lacks.
     """
 
     capture_id: str
@@ -97,12 +103,14 @@ class Taking:
     area: Area
     options: CaptureOptions
     executor: ThreadPoolExecutor
+    dumped: set[Program] = field(default_factory=set)
     program: CriuProgram | None = None
     criu: Criu | None = None
     why_no_criu: str = ""
     log_level: int = ERRORS_ONLY
     degraded: list[Degradation] = field(default_factory=list)
     files_changed: bool = False
+    is_awaited: bool = False
     afterwards: list[Callable[[], list[Degradation]]] = field(default_factory=list)
 
 

@@ -28,7 +28,8 @@ from waypoint.model.conditions import Degradation, degradation, some_of
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.paths import is_below
 from waypoint.model.records import Capture, IdMap, Machine, ProcessesLayer
-from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair, terminal_queues
+from waypoint.processes import certain, locks, moved_sockets, nested_shells, ports, tcp_repair, terminal_queues
+from waypoint.processes.certain import Program
 from waypoint.processes.criu import comparison, inodes, linked_files
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.comparison import Difference
@@ -48,20 +49,27 @@ HUNG_S = 7.0
 _SPARE_BYTES = 64 << 20
 # The clock of file systems may be behind by some milliseconds.
 _COARSE_NS = 20_000_000
+_MOST_PROGRAMS = 1000  # a session may make as many as it likes
 _READ_AGAIN = 500  # watched files; listing a thousand takes 5 ms
 
 
 class ProcessesPart(Part):
-    """CRIU starts, and examines the kernel, while the session still runs. The dump begins in the pause."""
+    """CRIU starts, and examines the kernel, while the session still runs. The dump begins in the pause.
+
+    With `dump_later`, and if CRIU will certainly dump the processes (processes/certain.py), everything but the dump is
+    done: the record that `record` returns is `awaited` (capture/dumping_later.py).
+    """
 
     def __init__(self, taking: Taking) -> None:
         super().__init__(taking)
+        self._is_later = False
         self._open = contextlib.ExitStack()
         self._dump: Dump | None = None
         self._work_fd = self._images_fd = -1
         self._programs: list[str] = []
         self._ports: list[str] = []
         self._hard_limits: dict[str, int] = {}
+        self._versions: set[Program] = set()
         self._tasks = 0
         self._watched = (0, 0)
         self._removed: tuple[RemovedFolder, ...] = ()
@@ -74,7 +82,6 @@ class ProcessesPart(Part):
         frozen, CRIU refuses, and the second try (taking.py) passes the new list.
         """
         taking = self.taking
-        assert taking.criu is not None
         self._before = time.time_ns() - _COARSE_NS
         images = taking.area.hot.images(taking.capture_id)
         facts = taking.subject.facts
@@ -86,6 +93,19 @@ class ProcessesPart(Part):
         self._work_fd = self._open.enter_context(open_folder(images.parent))
         self._images_fd = self._open.enter_context(open_folder(images))
         add_names(self._work_fd, self._watches.take_new())
+        self._is_later = can_wait(taking) and self._is_certain()
+        if not self._is_later:
+            self._start_criu()
+
+    def _is_certain(self) -> bool:
+        with contextlib.suppress(OSError):  # a process has ended
+            return not self._removed and certain.is_dumped(self.taking.subject.processes(), self.taking.dumped)
+        return False
+
+    def _start_criu(self) -> None:
+        taking = self.taking
+        assert taking.criu is not None
+        facts = taking.subject.facts
         options = DumpOptions(
             tree_pid=facts.init_pid,
             images_fd=self._images_fd,
@@ -102,15 +122,23 @@ class ProcessesPart(Part):
         self._dump = self._open.enter_context(taking.criu.dumping(options))
 
     def ready(self) -> None:
-        assert self._dump is not None
         self._note_warnings()
+        if not self._is_later:
+            self._wait_ready()
+
+    def _wait_ready(self) -> None:
+        assert self._dump is not None
         with self._diagnosed():
             self._dump.wait_ready()
 
     def begin(self) -> None:
-        assert self._dump is not None
         assert self._watches is not None
         processes = self.taking.subject.processes()
+        if self._is_later and not self._is_certain():  # it has changed since `prepare`
+            self._is_later = False
+            self._start_criu()
+            self._wait_ready()
+        self.taking.is_awaited = self._is_later
         # Listing many costs too much of the pause: if the list has grown, the dump fails and the second try has it.
         if self._watches.number <= _READ_AGAIN or self.taking.log_level != ERRORS_ONLY:
             self._watches.look(processes)
@@ -118,10 +146,14 @@ class ProcessesPart(Part):
         add_names(self._work_fd, self._watches.take_new())
         if self._table is not None:  # before CRIU connects to its own code in the processes
             self.taking.degraded += ports.outside_unix(self._table, processes)
-        self._dump.go()
+        if self._dump is not None:
+            self._dump.go()
+            with contextlib.suppress(OSError):  # a zombie has no program
+                self._versions = certain.programs(processes)
         self._programs = sorted(procfs.stat(pid).name for pid in processes)
-        with _opened_root(self.taking.subject) as root:
-            self._dump.moved = moved_sockets.find(processes, root)
+        if self._dump is not None:
+            with _opened_root(self.taking.subject) as root:
+                self._dump.moved = moved_sockets.find(processes, root)
         self._note_losses(processes)
 
     def finish(self) -> None:
@@ -130,6 +162,8 @@ class ProcessesPart(Part):
         If the name of an open file was removed while another link to the file stays, a CRIU without Waypoint's patches
         gives the file a new name until CRIU ends (criu/linked_files.py). The snapshot is then taken once more.
         """
+        if self._is_later:
+            return
         assert self._dump is not None
         with self._diagnosed():
             self._dump.wait_written()
@@ -144,39 +178,50 @@ class ProcessesPart(Part):
         self.taking.files_changed |= linked_files.needs_names(self._images_fd)
 
     def release(self) -> None:
+        if self._is_later:
+            return
         assert self._dump is not None
         with self._diagnosed():
             self._dump.let_go()
 
     def record(self) -> ProcessesLayer:
-        taking = self.taking
-        facts, dump = taking.subject.facts, self._dump
-        assert dump is not None
-        assert taking.program is not None
         with self._diagnosed():
             self._open.close()  # waits until CRIU has written its images, and has ended
-        images = taking.area.hot.images(taking.capture_id)
+        return self._layer(size_bytes=_estimate(self.taking.subject), frozen_us=0) if self._is_later else self._record()
+
+    def _record(self) -> ProcessesLayer:
+        taking, dump = self.taking, self._dump
+        assert dump is not None
+        facts, images = taking.subject.facts, taking.area.hot.images(taking.capture_id)
         tree = taking.area.pool.path(taking.capture_id)
         _use_names(images, tree)
         _note_inodes(images, tree, facts.fixed.overlays)
         for name in ("dump.log", "stats-dump", NAMES):
             (images.parent / name).unlink(missing_ok=True)
+        if len(taking.dumped) > _MOST_PROGRAMS:
+            taking.dumped.clear()
+        taking.dumped.update(self._versions)
         keep = functools.partial(base_files.keep, taking.area, taking.capture_id, taking.subject, self._before)
         taking.afterwards.append(keep)
         for clocks in images.glob("timens-*.img"):
             clocks.chmod(0o644)  # see `open_for_root_of`
+        return self._layer(size_bytes=image_bytes(images), frozen_us=dump.stats.frozen_us)
+
+    def _layer(self, size_bytes: int, frozen_us: int) -> ProcessesLayer:
+        assert self.taking.program is not None
         return ProcessesLayer(
-            size_bytes=image_bytes(images),
+            size_bytes=size_bytes,
             count=len(self._programs),
             programs=self._programs,
-            frozen_us=dump.stats.frozen_us,
-            criu=taking.program.version,
+            frozen_us=frozen_us,
+            criu=self.taking.program.version,
             ports=self._ports,
             hard_limits=self._hard_limits,
             tasks=self._tasks,
             watchers=self._watched[0],
             watches=self._watched[1],
-            **facts.fixed.fixed_fields(),
+            awaited=self._is_later,
+            **self.taking.subject.facts.fixed.fixed_fields(),
         )
 
     def cancel(self) -> None:
@@ -221,6 +266,19 @@ class ProcessesPart(Part):
             taking = self.taking
             name, user = f"{taking.capture_id}-dump.log", taking.subject.facts.setting.user
             raise error.moved(taking.area.hot.keep_log(error.log, name, user.uid)) from error
+
+
+def can_wait(taking: Taking) -> bool:
+    """Whether CRIU may dump the session after `take` has returned. A CRIU without Waypoint's patches may change the
+    session's files (`ProcessesPart.finish`), and elsewhere than on x86-64 only its images tell which locks are lost.
+    """
+    is_own = taking.program is not None and bool(taking.program.key)
+    return taking.options.dump_later and is_own and locks.can_take()
+
+
+def _estimate(subject: Subject) -> int:
+    """About how many bytes the images will have."""
+    return sum(map(procfs.own_bytes, subject.processes()))
 
 
 def _count_tasks(pids: Collection[int]) -> int:

@@ -50,7 +50,8 @@ class TerminalPart(Part):
         self._saved.result()
 
     def release(self) -> None:
-        self.taking.subject.put_unread_back()
+        if not self.taking.is_awaited:
+            self.taking.subject.put_unread_back()
 
     def record(self) -> TerminalLayer:
         assert self._saved is not None

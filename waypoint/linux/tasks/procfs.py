@@ -104,6 +104,11 @@ def threads(pid: int) -> list[int]:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/task") from None
 
 
+def executable_link(pid: int) -> str:
+    """The path of the link to the process's program. Opening it needs no path in the process's mounts."""
+    return f"/proc/{pid}/exe"
+
+
 def executable(pid: int) -> str:
     """Return the path of the program that the process runs, as seen from the process's root. It ends in " (deleted)" if
     the program's file was removed.

@@ -10,8 +10,9 @@ from waypoint.capture.layers.subject import SubjectFacts
 from waypoint.linux.tasks import cgroups
 from waypoint.linux.tty import terminals
 from waypoint.model.records import ShellLayer, TerminalLayer
-from waypoint.processes import terminal_queues
+from waypoint.processes import calls, terminal_queues
 from waypoint.session.live import rest
+from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal import standstill
 from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
@@ -19,19 +20,22 @@ from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
 T = TypeVar("T")
 
 
+def facts_of(record: RuntimeRecord) -> SubjectFacts:
+    return SubjectFacts(
+        branch=record.row.branch,
+        tree=record.row.tree,
+        cgroup=record.cgroup,
+        init_pid=record.init_pid,
+        setting=record.row.setting,
+        fixed=record,
+    )
+
+
 class LiveSubject:
     """The Subject for a LiveSession. Create it in the event loop, and use it in one other thread."""
 
     def __init__(self, live: LiveSession, session_folder: Path) -> None:
-        record = live.record
-        self.facts = SubjectFacts(
-            branch=live.branch,
-            tree=record.row.tree,
-            cgroup=record.cgroup,
-            init_pid=record.init_pid,
-            setting=record.row.setting,
-            fixed=record,
-        )
+        self.facts = facts_of(live.record)
         self._live = live
         self._folder = session_folder
         self._loop = asyncio.get_running_loop()
@@ -86,6 +90,13 @@ class LiveSubject:
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def undo_freeze(live: LiveSession, session_folder: Path) -> None:
+    """Undo what a capture with `dump_later` has done to the frozen session. Blocks. Call `let_go_on` after it."""
+    with contextlib.suppress(OSError):  # the session has ended; else the next daemon puts the bytes back
+        terminal_queues.put_back(live.processes(), session_folder)
+    calls.resume(live.record.cgroup)
 
 
 def let_go_on(live: LiveSession) -> None:
