@@ -348,6 +348,7 @@ def live_and_pool(may_end: threading.Event, monkeypatch: pytest.MonkeyPatch) -> 
     record = SimpleNamespace(row=row_of("main"), init_pid=1, cgroup="/nowhere", left_out=[], **walls)
     live: Any = SimpleNamespace(branch="main", record=record, attached=0, measuring=None, ending=None)
     live.restarted, live.not_back, live.no_way_out, live.measured_until = None, [], str, 0.0
+    live.moved_ports, live.why_no_ports = (), str
     live.shell = SimpleNamespace(watch=SimpleNamespace(is_state_lost=False))
     live.shell_path, live.parks_in_s = "/bin/bash", lambda: None
     monkeypatch.setattr(session_facts, "_measure_processes", lambda live: (1, 1))

@@ -64,7 +64,7 @@ def test_a_deadline_that_passed_without_a_daemon_counts(home: Home) -> None:
         (kept,) = (home.runtime / "sessions" / entry(home, name)["id"]).glob("idle.json")
         wait_until(lambda: entry(home, name)["parks_in_s"] < 3599.5, "the look after the command is kept")
         home.must("daemon", "stop")
-        kept.write_text(json.dumps({**json.loads(kept.read_text()), "at": 0.0}))
+        kept.write_text(json.dumps({**json.loads(kept.read_text()), "at": -1e6}))
         wait_until(lambda: is_parked(home, name), "the new daemon parks the session")
         assert inside(home, name, "echo $X") == "kept\n"
 
