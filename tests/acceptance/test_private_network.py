@@ -28,6 +28,7 @@ from tests.acceptance.outside import (
 from tests.acceptance.sessions import inside
 from tests.homes import open_home
 from tests.waiting import wait_until
+from waypoint.egress import session_side
 from waypoint.linux.net import netns
 
 pytestmark = [pytest.mark.privileged]
@@ -339,6 +340,16 @@ def test_the_network_works_after_the_daemon_or_pasta_was_killed(there: HomeInNam
     assert pasta_of(there) != pasta
     there.must("shell", "late", "-d")
     assert tried(there, "late", NAME) == REACHED
+
+
+def test_a_connection_that_a_killed_daemon_left_half_made_is_completed(there: HomeInNamespace, branch: str) -> None:
+    assert tried(there, branch, PUBLIC) == REACHED
+    records = (json.loads(path.read_bytes()) for path in there.runtime.glob("sessions/*/record.json"))
+    (pid,) = (record["init_pid"] for record in records if record["row"]["branch"] == branch)
+    netns.work_in(pid, session_side.furnish)  # the routes are now as they are before the last step
+    assert tried(there, branch, PUBLIC) != REACHED
+    os.kill(int(there.must("daemon", "status", "--json").json()["pid"]), signal.SIGKILL)
+    assert tried(there, branch, PUBLIC) == REACHED
 
 
 def test_allow_net_limits_the_reachable_addresses(there: HomeInNamespace) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,6 +39,7 @@ class Egress:
         self._guests: dict[str, Guest] = {}
         self.outcomes: dict[str, str] = {}
         self._router: Router | None = None
+        self._pairs: dict[str, int] = {}  # indices of pairs that are made and not in use yet, by session
         self._watched: Router | None = None
         # Only one thread, so that two sessions cannot start two routers.
         self._thread = ThreadPoolExecutor(1, "egress")
@@ -57,8 +59,20 @@ class Egress:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def prepare(self, session: str, namespace: int, *, is_restricted: bool) -> None:
+        """Begin the slow part of connecting a session whose processes are being restored in the network namespace
+        behind the descriptor `namespace`. May be called in any thread. The pair that this makes ends with the
+        namespace. `is_restricted`: as for `Router.make_pair`.
+        """
+        own = os.dup(namespace)
+        try:
+            self._thread.submit(self._prepare_now, session, own, is_restricted=is_restricted)
+        except RuntimeError:  # the daemon stops
+            os.close(own)
+
     def forget(self, session: str) -> None:
         self._guests.pop(session, None)
+        self._pairs.pop(session, None)
         self.outcomes.pop(session, None)
 
     async def close(self) -> None:
@@ -84,12 +98,23 @@ class Egress:
         if self._resolving is None and any(guest.allowed for guest in self._guests.values()):
             self._resolving = loop.call_later(RESOLVE_S, functools.partial(self._reconnect, names_only=True))
 
+    def _prepare_now(self, session: str, namespace: int, *, is_restricted: bool) -> None:
+        router = self._router
+        try:
+            # The first session of a home makes the router when it is connected, not while processes are restored.
+            if router is not None:
+                self._pairs[session] = router.make_pair(namespace, is_restricted=is_restricted)
+        except OSError as error:  # `_connect_now` tries again, and reports why it fails
+            log.info("a session could not be prepared for the network: %s", error)
+        finally:
+            os.close(namespace)
+
     def _connect_now(self, session: str) -> None:
         guest = self._guests.get(session)
         if guest is None:
             return
         try:
-            self._open(guest)
+            self._open(session, guest)
         except OSError as error:
             if session not in self._guests or not procfs.is_same(guest.pid, guest.start):
                 return  # the session has ended
@@ -101,7 +126,7 @@ class Egress:
             self.why_not = ""
             self.outcomes.pop(session, None)
 
-    def _open(self, guest: Guest) -> None:
+    def _open(self, session: str, guest: Guest) -> None:
         host = _networks()
         opened = allowed.resolve(guest.allowed, [*plan.CLOSED, *host]) if guest.allowed else None
         router = self._router or routers.find(self._place.runtime)
@@ -109,11 +134,16 @@ class Egress:
         # Looking up names and making a router may take seconds; by now the pid may be another process's.
         if not procfs.is_same(guest.pid, guest.start) or sockets.shares_network(guest.pid):
             raise ProcessLookupError(errno.ESRCH, "the session has ended")
-        index = netns.work_in(guest.pid, _index)
+        pair = self._pairs.pop(session, None)
+        index = pair if pair is not None else netns.work_in(guest.pid, _index)
         if index is None:
             router.attach(guest, host, opened)
+        elif pair is not None:
+            router.complete(guest, index, host, opened)
         elif opened is not None:
             router.tell_opened(guest, index, host, opened)
+        else:
+            router.route_again(guest, host)
 
     def _watch(self) -> None:
         self._unwatch()
@@ -149,6 +179,7 @@ class Egress:
             router.close()
         if self._router is router:
             self._router = None
+            self._pairs.clear()
 
     def _reconnect(self, *, names_only: bool) -> None:
         """Connect all sessions again, or with `names_only` the sessions with --allow-net, since the addresses of the

@@ -80,25 +80,43 @@ class Router:
             netns.work_within(self._namespace, lambda: _nft(["-f", "-"], commands))
 
     def attach(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
-        """Connect a session to the router, and end the connections to other machines that a restored session still has.
-        `host`, `opened`: see `session_side.route_out`.
-        """
+        """Connect a session to the router: the steps `make_pair` and `complete`."""
         namespace = netns.open_of(guest.pid)
         try:
-            index = self._make_pair(namespace, plan.INDICES if opened is None else plan.LISTED)
+            index = self.make_pair(namespace, is_restricted=opened is not None)
         finally:
             os.close(namespace)
+        self.complete(guest, index, host, opened)
+
+    def make_pair(self, namespace: int, *, is_restricted: bool) -> int:
+        """Make an interface in the network namespace behind the descriptor `namespace`, and its other end here. Return
+        the index of the pair. Nothing is routed to the interface yet. `is_restricted`: the session may reach only some
+        networks.
+        """
+        index = self._make_pair(namespace, plan.LISTED if is_restricted else plan.INDICES)
         end = plan.router_end(index).number
-        netns.work_in(guest.pid, session_side.bring_up)
+        netns.work_within(namespace, session_side.bring_up)
         own = [Prefix.parse(one) for one in plan.own_addresses(index) if self._reaches(one)]
         self._route.do([rtnetlink.bring_up(end), *(rtnetlink.add_route(one, end) for one in own)])
-        self._route.wait_up(end)
+        return index
+
+    def complete(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str] | None) -> None:
+        """Route packets of a session to the pair with `index`, and end the connections to other machines that a
+        restored session still has. `host`, `opened`: see `session_side.route_out`.
+        """
+        self._route.wait_up(plan.router_end(index).number)
         if opened is not None:
             self._tell_opened(index, opened)
         self._route_out(guest, host, opened)
         # This is the last step, since a program whose connection is ended may connect again at once, and needs the
         # route.
         netns.work_in(guest.pid, lambda: stale_connections.end(guest.pid, guest.processes()))
+
+    def route_again(self, guest: Guest, host: Iterable[str]) -> None:
+        """Set the routes of a session that is connected and may reach all public networks. The daemon that has
+        connected the session may have died before it had set them.
+        """
+        self._route_out(guest, host, None)
 
     def tell_opened(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str]) -> None:
         if self._tell_opened(index, opened):

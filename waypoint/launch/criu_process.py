@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import signal
+from collections.abc import Callable
 
 from waypoint.launch import externals
 from waypoint.launch.launcher_link import Launcher, Started
@@ -105,11 +106,11 @@ class CriuSpawner:
         return LaunchedCriu(asyncio.run_coroutine_threadsafe(starting, self._loop).result(), group)
 
 
-def furnish(start: StartSpec) -> OnNotice:
+def furnish(start: StartSpec, on_network: Callable[[int], object] = bool) -> OnNotice:
     """Return the listener for CRIU's notices during a restore with the mounts of `start`.
 
-    Before a process of the session runs, the listener sets up the new network namespace and checks the mounts. It
-    raises Misplaced if a mount is missing or differs.
+    Before a process of the session runs, the listener sets up the new network namespace, calls `on_network` with a
+    descriptor of it, and checks the mounts. It raises Misplaced if a mount is missing or differs.
     """
     root = 0
 
@@ -117,7 +118,12 @@ def furnish(start: StartSpec) -> OnNotice:
         nonlocal root
         root = notice.pid or root
         if notice.stage == "post-setup-namespaces" and start.net != "host":
-            netns.work_in(root, functools.partial(furnish_network, start.net))
+            namespace = netns.open_of(root)
+            try:
+                netns.work_within(namespace, functools.partial(furnish_network, start.net))
+                on_network(namespace)
+            finally:
+                os.close(namespace)
         if notice.stage == "post-restore":
             try:
                 externals.check_mounts(start, mounts.read_mounts(root))

@@ -320,6 +320,7 @@ async def undo(resources: Resources, row: LiveRow) -> None:
         with resources.names.change("undo-start") as change:
             change.forget(row)
 
+    resources.egress.forget(row.session)
     try:
         await asyncio.to_thread(take_back)
     except (WaypointError, OSError) as error:

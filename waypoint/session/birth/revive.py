@@ -104,13 +104,18 @@ def _target(
     resources: Resources, row: LiveRow, layer: ProcessesLayer, spec: StartSpec, folder: Path, *, to_run: bool
 ) -> RestoreTarget:
     externals = name_externals(spec.outside, APART_SEEN)
+
+    def prepare_network(namespace: int) -> None:
+        if to_run and row.setting.net == "private":
+            resources.egress.prepare(row.session, namespace, is_restricted=bool(row.setting.allow_net))
+
     return RestoreTarget(
         folder=folder,
         tree=Path(resources.pool.path(row.tree)),
         root=externals.root,
         externals=externals.restore,
         spawn=resources.criu.into(spec, layer.hard_limits, no_host_network=not to_run),
-        on_notice=furnish(spec),
+        on_notice=furnish(spec, prepare_network),
         cgroup=spec.cgroup,
         aside=f"{resources.places.dumps}/{row.session}",
         stays_frozen=not to_run,
