@@ -13,7 +13,7 @@
 # Variables: __wp_d: the folder shared with the daemon. __wp_s: the session's nonce. __wp_b: the branch's name. __wp_at: where the shell is (see
 # __wp_hook). __wp_cmd: our part of PROMPT_COMMAND. __wp_r: the status $? at the last prompt. __wp_l: the file for the state at the next prompt (see __wp_keep),
 # __wp_w: what stands before the names of the files of states: in the folder, or in memory. __wp_first: at the first prompt of a shell in the place of another one. __wp_seq: the number of that state, __wp_most: the microseconds that writing it may take, __wp_hs, __wp_hn: the file of the history, and HISTCMD when it was written. __wp_stated: the id of the last request `state`. Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id.
-# __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin. __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_g, __wp_et: see __wp_guard. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
+# __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin. __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_g, __wp_et: see __wp_guard. __wp_may: see __wp_may_write. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
 
 [[ -v WAYPOINT_AGAIN || ! -r ~/.bashrc ]] || . ~/.bashrc
 
@@ -62,17 +62,15 @@ __wp_file() {
 }
 
 # Set __wp_got to the first line of the file $1, as __wp_file has it, without reading on in a file that is too long. False if there is none.
+# The delimiter is a newline, because a `read -e` of the user's, in which the key was pressed, gets the delimiter of the last `read`.
 __wp_get() {
   __wp_got=
   __wp_file "$1" || builtin return 1
-  __wp_read -r -d '' -n 300 __wp_got <"$__wp_p"
-  __wp_got=${__wp_got%%$'\n'*}
-  # A `read -e` of the user's, in which the key was pressed, has the delimiter of the last `read`: make that a newline again.
-  builtin read -r __wp_p </dev/null
+  __wp_read -r -n 300 __wp_got <"$__wp_p"
   [[ -n $__wp_got ]]
-} 2>/dev/null
+}
 
-__wp_get nonce
+__wp_get nonce 2>/dev/null
 __wp_s=$__wp_got
 
 # True if the shell may write to the file $1: it is missing, or is a plain file.
@@ -88,12 +86,15 @@ __wp_say() {
 # for the next daemon. Lines for other phases are old and are skipped.
 # "E+" instead of "E": the shell, which saves the terminal's modes when a job ends, has saved those of the command. The empty job makes the
 # shell save the present modes.
+# From a FIFO, bash reads a line byte by byte, but N bytes (read -N) at once. Lines are as long as that for `S`, except for the byte `+`.
 __wp_wait() {
-  builtin local '__wp_go=' '__wp_tries=0'
+  builtin local '__wp_go=' '__wp_tries=0' '__wp_more='
   until [[ $__wp_go == "$1 $__wp_k" ]]; do
     # No daemon makes so many reads fail: the shell cannot open the FIFO (ulimit -n).
     [[ -p $__wp_d/go && $((__wp_tries += 1)) -lt 100 ]] || builtin return 0
-    __wp_read -r __wp_go <"$__wp_d/go" || __wp_go=
+    __wp_read -r -N $((${#__wp_k} + 3)) __wp_go <"$__wp_d/go" || __wp_go=$'\n'
+    [[ $__wp_go == *$'\n' ]] || { __wp_read -r __wp_more <"$__wp_d/go"; __wp_go+=$__wp_more$'\n'; }
+    __wp_go=${__wp_go%$'\n'} __wp_go=${__wp_go##*$'\n'}
     if [[ $__wp_go == "E+ $__wp_k" && $1 == E ]]; then
       ( builtin : )
       builtin return 0
@@ -177,7 +178,7 @@ __wp_fin() {
 # reports the end, and executes a new shell, which the daemon gives that state, in the same process. `exit` alone does end the shell.
 __wp_guard() {
   __wp_g='' __wp_et=''
-  [[ ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_trap EXIT || builtin return 0
+  [[ ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_exit_trap || builtin return 0
   __wp_g=1 __wp_et=$__wp_t
   builtin trap 'builtin eval "$__wp_leave"' EXIT
 }
@@ -186,14 +187,19 @@ __wp_guard() {
 __wp_unguard() {
   [[ -n ${__wp_g-} ]] || builtin return 0
   __wp_g=
-  ! __wp_trap EXIT || [[ $__wp_t == *'"$__wp_leave"'* ]] || builtin return 0
+  ! __wp_exit_trap || [[ $__wp_t == *'"$__wp_leave"'* ]] || builtin return 0
   builtin trap - EXIT && builtin eval "$__wp_et"
 }
 
-# Set __wp_t to the command that sets the present trap $1, by way of the file that the next prompt overwrites: `$(trap)` forks, and
-# is for a file that cannot be written (a full disk, ulimit -f). A DEBUG trap that is not wrapped yet (__wp_calm) prints to stdout, not to the file.
+# Set __wp_t to the command that sets the present DEBUG trap, by way of the file that the next prompt overwrites: `$(trap)` forks, and
+# is for a file that cannot be written (a full disk, ulimit -f). A trap that is not wrapped yet (__wp_calm) prints to stdout, not to the file.
 __wp_trap() {
-  [[ -f ${__wp_l-} && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p "$1" >&3 && builtin printf '\0' >&3; } 3<>"$__wp_l" && __wp_read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap -p "$1")
+  [[ -f ${__wp_l-} && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p DEBUG >&3 && builtin printf '\0' >&3; } 3<>"$__wp_l" && __wp_read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap -p DEBUG)
+}
+
+# The same for the EXIT trap. This function sees no DEBUG trap, so nothing else prints to its stdout.
+__wp_exit_trap() {
+  [[ -f ${__wp_l-} && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && __wp_read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap -p EXIT)
 }
 
 # Wrap the user's DEBUG trap, so that it does not run for commands of the hooks: each of them is in a function of the hooks, or its text has
@@ -201,7 +207,7 @@ __wp_trap() {
 __wp_calm() {
   builtin local __wp_t
   builtin local -a __wp_d0
-  __wp_trap DEBUG
+  __wp_trap
   [[ $__wp_t == 'trap -- '* ]] || builtin return 0
   builtin eval "__wp_d0=(${__wp_t#trap -- })"
   [[ ${__wp_d0[0]} == @(|-|'case ${FUNCNAME-}:'*) ]] || # `-`: none is set, as POSIX mode prints it
@@ -227,7 +233,7 @@ builtin . "${__wp_rc%/*}/state.bash"
 
 # Runs before each prompt, in PROMPT_COMMAND: reports an ended command and the prompt, and writes the shell's state, of which __wp_cmd has
 # written the traps, to stdout. "$@": the positional parameters. All locals begin with __wp, as in __wp_arm.
-__wp_cmd='{ __wp_able; __wp_calm;} 2>/dev/null >"${__wp_z0[__wp_r=$?]-}/dev/null"; { __wp_unguard; \builtin trap -p ${__wp_z0-}; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || { __wp_l=; __wp_unguard; __wp_pc "$@"; } >/dev/null 2>&1'
+__wp_cmd='{ __wp_may=; __wp_able; __wp_calm;} 2>/dev/null >"${__wp_z0[__wp_r=$?]-}/dev/null"; { __wp_unguard; \builtin trap -p ${__wp_z0-}; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || { __wp_l=; __wp_unguard; __wp_pc "$@"; } >/dev/null 2>&1'
 __wp_pc() {
   builtin local '__wp_e=none' __wp_line_rest
   # If ^C breaks off a `read` of a file, the next `read`, of any file, gets what this one had read ahead (bash 5.2). This reads it away.
@@ -249,7 +255,7 @@ __wp_pc() {
   if [[ -o emacs || -o vi ]]; then __wp_e=bash; fi
   __wp_say "P;$$;$__wp_s;$__wp_e"
   builtin return 0
-} 2>/dev/null
+}
 
 # Put the hooks into PROMPT_COMMAND, PS0 and PS2, where the user has removed them. PS0 and PS2 print nothing; they set __wp_at, which tells
 # where the shell is: 0 in a command, 1 at the prompt, 2 in a continued line.
@@ -310,6 +316,7 @@ __wp() {
   [[ $__wp_op == tty ]] || __wp_quiet
   __wp_guard
   __wp_replaces
+  __wp_may=
   __wp_say "S;$__wp_n;$__wp_k"
   __wp_wait S
   builtin return "$__wp_was"
@@ -349,7 +356,6 @@ __wp_arm() {
   __wp_get req || builtin return 0
   __wp_word=${__wp_got%% *} __wp_nonce=${__wp_got##* } __wp_id=${__wp_got#* } __wp_id=${__wp_id%% *}
   __wp_clean
-  __wp_branch
   case $__wp_word in
   exec | in | tty) __wp_take "$__wp_word" "$__wp_id" "$__wp_nonce" ;;
   rest)
@@ -362,6 +368,7 @@ __wp_arm() {
     # Served once: the key of an earlier request, read late, may find this one, and the daemon takes the file at the first answer.
     [[ $__wp_id != "${__wp_stated-}" ]] || builtin return 0
     __wp_stated=$__wp_id
+    __wp_branch
     __wp_believe
     if [[ ${__wp_at-} == 0 ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; builtin return 0; fi
     __wp_f=$__wp_d/state.$__wp_id __wp_kept="K;$__wp_id;$__wp_nonce"
@@ -425,7 +432,7 @@ if [[ -n $__wp_s ]]; then
   __wp_bind
   __wp_at=0 __wp_b= __wp_most=1000000
   [[ -n $__wp_w ]] && __wp_aside || __wp_back
-  __wp_branch
+  __wp_branch 2>/dev/null
   __wp_v=
   [[ ! -v PROMPT_COMMAND || ${PROMPT_COMMAND@a} != *a* ]] || __wp_v=1
   __wp_hook

@@ -34,11 +34,13 @@ __wp_tell() {
   [[ -z $__wp_told ]] || builtin printf "waypoint: this shell's variables and functions cannot be written (full disk, ulimit -f): they may end with it\r\n" >"$__wp_tty"
 }
 
-# False where a file may not become as large as a state (ulimit -f): a signal would end the shell that writes one.
+# False where a file may not become as large as a state (ulimit -f): a signal would end the shell that writes one. __wp_may is 1 if this was
+# true, until the next command or prompt.
 __wp_may_write() {
+  [[ -z ${__wp_may-} ]] || builtin return 0
   builtin local -a __wp_limits
   builtin mapfile -t -n 3 __wp_limits </proc/self/limits
-  [[ ${__wp_limits[2]-} != 'Max file size'* || ${__wp_limits[2]} =~ ^'Max file size'\ +(unlimited|[0-9]{9,})\  ]]
+  [[ ${__wp_limits[2]-} != 'Max file size'* || ${__wp_limits[2]} =~ ^'Max file size'\ +(unlimited|[0-9]{9,})\  ]] && __wp_may=1
 }
 
 # Let states be written into memory (docs/protocol.md), and back into the folder. Nobody else can read these files, or put other ones there.
@@ -82,11 +84,7 @@ __wp_state() {
   __wp_ds=("${DIRSTACK[@]:1}") # DIRSTACK has `~` for the home folder
   builtin set +efnuxv
   __wp_plain_file "${__wp_w}names" && { builtin declare -F && builtin printf '.\n'; } 1<>"${__wp_w}names" || builtin return 1
-  if [[ ${IFS@a} == *r* ]]; then # behind `.` may be anything
-    while builtin read -r __wp_v && [[ $__wp_v != . ]]; do __wp_vs+=("$__wp_v"); done <"${__wp_w}names"
-  else
-    while IFS= builtin read -r __wp_v && [[ $__wp_v != . ]]; do __wp_vs+=("$__wp_v"); done <"${__wp_w}names"
-  fi
+  builtin mapfile -t __wp_vs <"${__wp_w}names"
   builtin printf 's\0%s\0bash\0%s\0o\0\0%s\0%s\0' "$1" "$__wp_r" "$2" "$BASHOPTS" &&
     builtin printf 'd\0\0\0%s\0' "$PWD" "${__wp_ds[@]/#\~/"$HOME"}" &&
     builtin printf 'g\0\0\0%s\0' "$0" "${@:3}" &&
@@ -95,6 +93,7 @@ __wp_state() {
     builtin declare -p && builtin printf '\0' || builtin return 1
   for __wp_v in "${!BASH_ALIASES[@]}"; do builtin printf 'a\0%s\0\0%s\0' "$__wp_v" "${BASH_ALIASES[$__wp_v]}" || builtin return 1; done
   for __wp_v in "${__wp_vs[@]}"; do
+    [[ $__wp_v != . ]] || builtin break # behind it may be anything
     [[ $__wp_v != *' __wp'* ]] || builtin continue
     builtin printf 'f\0%s\0%s\0' "${__wp_v##* }" "${__wp_v% *}" && builtin declare -f -- "${__wp_v##* }" && builtin printf '\0' || return 1
   done
