@@ -33,6 +33,7 @@ from waypoint.client.link import ask, ask_running, ask_status, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.client.results import (
     ExecResult,
+    Limits,
     RunResult,
     StartOptions,
     WantedTier,
@@ -102,15 +103,17 @@ class Client:
         prefix: str | None = None,
         attach_at: Mapping[str, str] = {},
         tier: WantedTier = "auto",
+        **limits: Unpack[Limits],
     ) -> list["Session"]:
         """Start sessions on new `branches`, all of them or none, each a copy of the capture `name`.
 
         Instead of branches, `count`: so many, named `<prefix>-1` and so on (`prefix` None: `name`). If `name` is a live
         branch, its session is captured now. `attach_at`: paths in the new sessions at which attached layers of the
-        capture are placed, by kind. `tier`: as in Session.restore. Raises StateConflict if a branch exists.
+        capture are placed, by kind. `tier`: as in Session.restore. `limits`: of each session, in place of those of
+        `name`. Raises StateConflict if a branch exists.
         """
         body: dict[str, object] = {"name": parse_name(name), "branches": [parse_name(branch) for branch in branches]}
-        body |= {"count": count, "prefix": prefix, **_asked(tier, attach_at)}
+        body |= {"count": count, "prefix": prefix, **limits, **_asked(tier, attach_at)}
         answer = field_of(ask(self.home, "POST", "/v1/forks", body, may_repeat=False), "forks")
         made = [parse(SessionFacts, field_of(fork, "session")) for fork in answer] if isinstance(answer, list) else []
         return [Session(self, facts.branch, facts, is_new=True) for facts in made]

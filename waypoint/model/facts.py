@@ -348,6 +348,24 @@ class ForkFacts:
     session: SessionFacts
 
 
+class NotForkedFacts(TypedDict):
+    """A session that could not start. `number`: its place in the request, from 1. `error`: why, as in section 1 of
+    docs/protocol.md.
+    """
+
+    number: int
+    branch: str
+    error: dict[str, str | int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForksFacts:
+    """The answer to a `fork`. `failed`: sessions that could not start, only if the request is `partial`."""
+
+    forks: list[ForkFacts]
+    failed: list[NotForkedFacts]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchFacts:
     """`tip`: the latest capture of the branch, made at `captured`; None before the first capture."""

@@ -39,6 +39,7 @@ _SGR = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}
 _ONLY_CRIU = (
     "A checkpoint makes the same checks. Only CRIU finds a few further reasons, such as unread messages in sockets."
 )
+_OPERATION_LENGTH = 240  # of a cell of `op log`
 _LABEL_LENGTH, _COMMANDS_SHOWN = 60, 3  # of a point
 _WIDTH = 13  # columns for the headings of `waypoint show`
 
@@ -426,13 +427,18 @@ def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = F
             str(one.number),
             age(one.at),
             one.verb if one.undoes is None else f"{one.verb} of {one.undoes}",
-            _moved(one),
-            "was undone" if one.undone else one.undo if one.undo is not None else f"no: {one.said}",
+            _cut(_moved(one)),
+            _cut("was undone" if one.undone else one.undo if one.undo is not None else f"no: {one.said}"),
         )
         for one in operations
     ]
     headings = ("NUMBER", "AGE", "VERB", "CHANGED", "UNDO")
     return table(headings, rows, right=frozenset(headings[:2]), coloured=coloured)
+
+
+def _cut(text: str) -> str:
+    """`text`, cut to _OPERATION_LENGTH: a fork of 64 branches changes 64 names."""
+    return text if len(text) <= _OPERATION_LENGTH else f"{text[: _OPERATION_LENGTH - 3]}..."
 
 
 def points_table(points: Sequence[PointFacts], *, coloured: bool = False) -> list[str]:

@@ -180,7 +180,8 @@ class RestoreRequest(Request, frozen=True):
 
 class ForkRequest(Request, frozen=True):
     """Either `branches`, or `count` branches named `<prefix>-1` and so on (`prefix`: default `name`). `tier`: as in
-    RestoreRequest.
+    RestoreRequest. `memory`, `cpus`, `pids`, `disk`: limits of each session, as in StartRequest. `partial`: if some
+    sessions cannot start, start the others.
     """
 
     name: str
@@ -189,6 +190,11 @@ class ForkRequest(Request, frozen=True):
     prefix: str | None = None
     attach_at: dict[LayerKind, str] = {}
     tier: WantedTier = "auto"
+    memory: Count | None = None
+    cpus: Processors | None = None
+    pids: Count | None = None
+    disk: Count | None = None
+    partial: bool = False
 
 
 class LayerRequest(Request, frozen=True):

@@ -7,7 +7,7 @@ import time
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import UnknownName, UsageProblem, WaypointError
-from waypoint.model.facts import CheckpointFacts, ForkFacts, ProvedFacts
+from waypoint.model.facts import CheckpointFacts, ForkFacts, ForksFacts, NotForkedFacts, ProvedFacts
 from waypoint.model.records import Capture, Tier
 from waypoint.model.requests import CheckpointRequest, ForkRequest, ProveRequest, RestoreRequest
 from waypoint.model.session_facts import CriuLogFacts, ExchangedFacts, ReplacedFacts, SessionFacts
@@ -21,6 +21,7 @@ from waypoint.session import fork as forking
 from waypoint.session import restore as restoring
 from waypoint.session import session_facts
 from waypoint.session.birth import rights
+from waypoint.session.birth.birth import Failures
 from waypoint.session.birth.proof import prove as prove_capture
 from waypoint.session.checkpoint import LossConsent
 from waypoint.session.losses import copy_losses
@@ -150,16 +151,16 @@ async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:
     return await restore(home, restoring.branch_of(home.names, request.name), request)
 
 
-async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
-    """Start sessions on new branches from a capture, all of them or none."""
+async def fork(home: Home, request: ForkRequest) -> ForksFacts:
+    """Start sessions on new branches from a capture: all of them or none, unless the request is `partial`."""
     begin = time.monotonic()
     layers.check_places(home, request.name, request.attach_at)
-    lives, origin = await forking.fork(
-        home.sessions, request.name, _branches_of(request), before_capture, request.attach_at, _tier_of(request)
-    )
+    branches, failures = _branches_of(request), Failures()
+    wish = forking.Wish(_tier_of(request), request.attach_at, request, failures if request.partial else None)
+    lives, origin = await forking.fork(home.sessions, request.name, branches, before_capture, wish)
     failed = await asyncio.gather(*(run_hooks(live, "post-restore") for live in lives))
     taken_ms = round(1000 * (time.monotonic() - begin), 3)
-    return [
+    forks = [
         ForkFacts(
             branch=live.branch,
             pid=live.record.init_pid,
@@ -170,6 +171,11 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
         )
         for live, said in zip(lives, failed, strict=True)
     ]
+    numbers = {branch: number for number, branch in enumerate(branches, 1)}
+    not_forked: list[NotForkedFacts] = [
+        {"number": numbers[branch], "branch": branch, "error": error.to_json()} for branch, error in failures.items()
+    ]
+    return ForksFacts(forks=forks, failed=not_forked)
 
 
 def _tier_of(request: CheckpointRequest | RestoreRequest | ForkRequest) -> Tier | None:

@@ -166,7 +166,7 @@ class _Sessions:
 
     async def restore(self) -> None:
         """Restore as a fork. The fork and the original session must both answer."""
-        (fork,) = await captures.fork(self._home, ForkRequest(name="socket", branches=[FORK]))
+        (fork,) = (await captures.fork(self._home, ForkRequest(name="socket", branches=[FORK]))).forks
         for branch, pid in ((FORK, fork.pid), (SUBJECT, self._pid)):
             await self._expect_answer(branch)
             await self._expect_greeting(branch, pid)

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import excludes, parse_name
 from waypoint.model.records import Capture, Tier
+from waypoint.model.requests import ForkRequest
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.records.names import Names
-from waypoint.session.birth.birth import Birth, plan_birth, size_of
+from waypoint.session.birth.birth import Birth, Failures, plan_birth, size_of
 from waypoint.session.birth.rights import check_name, check_origin, restricted
+from waypoint.session.birth.setting import limits_of
 from waypoint.session.birth.tiers import choose
 from waypoint.session.checkpoint import Prepare, capture_tip
 from waypoint.session.live.resources import Resources
@@ -20,17 +24,29 @@ from waypoint.session.registry import Registry
 from waypoint.session.start import bring_up
 
 
+class Wish(NamedTuple):
+    """`tier`: None takes the best that works here. `attach_at`: where attached layers are placed, by kind. `limits`: a
+    request with the limits of the sessions. `failures`: as for bring_up_all.
+    """
+
+    tier: Tier | None = None
+    attach_at: Mapping[str, str] = MappingProxyType({})
+    limits: ForkRequest | None = None
+    failures: Failures | None = None
+
+
+NO_WISH = Wish()
+
+
 async def fork(
     sessions: Registry,
     name: str,
     branches: Sequence[str],
     prepare: Prepare | None = None,
-    attach_at: Mapping[str, str] = {},
-    tier: Tier | None = None,
+    wish: Wish = NO_WISH,
 ) -> tuple[list[LiveSession], Capture]:
-    """Start live sessions on the new `branches`, all of them or none, each a copy of the capture `name`. If `name` is a
-    live branch, await `prepare` and capture its session now. `attach_at`: where attached layers are placed, by kind.
-    `tier`: None takes the best that works here. Return the sessions and the capture.
+    """Start live sessions on the new `branches`, each a copy of the capture `name`. If `name` is a live branch, await
+    `prepare` and capture its session now. Return the sessions and the capture.
     """
     _check_branches(branches)
     names = sessions.resources.names
@@ -42,19 +58,20 @@ async def fork(
         live = sessions.find(name)
         if live is not None:  # check the caller's rights before the session is captured
             await asyncio.to_thread(restricted, sessions.resources, live.record.row.setting)
-        required: Tier | None = "live" if tier == "live" else None
+        required: Tier | None = "live" if wish.tier == "live" else None
         origin = await capture_tip(sessions, name, "forked", prepare, required) or names.resolve(name)
         check_origin(sessions.resources, origin.setting.user, "fork", name)
-        births = await asyncio.to_thread(_plan, sessions.resources, origin, branches, tier)
-        births = [birth._replace(attach_at=attach_at) for birth in births]
-        return await bring_up(sessions, births, "fork"), origin
+        births = await asyncio.to_thread(_plan, sessions.resources, origin, branches, wish)
+        return await bring_up(sessions, births, "fork", wish.failures), origin
 
 
-def _plan(resources: Resources, origin: Capture, branches: Sequence[str], tier: Tier | None) -> list[Birth]:
-    size, chosen = size_of(origin), choose(resources, origin, tier)
+def _plan(resources: Resources, origin: Capture, branches: Sequence[str], wish: Wish) -> list[Birth]:
+    size, chosen = size_of(origin), choose(resources, origin, wish.tier)
     free = [msgspec.structs.replace(one, host=0) for one in origin.setting.publish]
-    setting = msgspec.structs.replace(origin.setting, publish=free)
-    return [plan_birth(resources, branch, origin, setting, size, chosen) for branch in branches]
+    limits = origin.setting.limits if wish.limits is None else limits_of(wish.limits, origin.setting.limits)
+    setting = msgspec.structs.replace(origin.setting, publish=free, limits=limits)
+    births = [plan_birth(resources, branch, origin, setting, size, chosen) for branch in branches]
+    return [birth._replace(attach_at=wish.attach_at) for birth in births]
 
 
 def _check_new(names: Names, branches: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
 from waypoint.model.requests import StartRequest
-from waypoint.session.birth.birth import Birth, bring_up_all, plan_birth
+from waypoint.session.birth.birth import Birth, Failures, bring_up_all, plan_birth
 from waypoint.session.birth.rights import as_caller, check_base, check_name, check_own, describe_name
 from waypoint.session.birth.setting import check_live_setting, check_restored_setting, plan_setting
 from waypoint.session.birth.tiers import ONLY_FILES, choose
@@ -75,12 +75,14 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
         return Started(live, is_new=True, origin=origin)
 
 
-async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> list[LiveSession]:
-    """Start the sessions of all `births`, or none, and enter them in the registry. The caller must have the turns of
-    their branches.
+async def bring_up(
+    sessions: Registry, births: Iterable[Birth], verb: str, failures: Failures | None = None
+) -> list[LiveSession]:
+    """Start the sessions of all `births` like `bring_up_all`, and enter them in the registry. The caller must have the
+    turns of their branches.
     """
     births = list(births)
-    found = await bring_up_all(sessions.resources, births, verb)
+    found = await bring_up_all(sessions.resources, births, verb, failures)
     for live in found:
         sessions.enlist(live)
     return found

@@ -36,6 +36,14 @@ def forks_of(answer: object) -> "list[Facts]":
     return forks
 
 
+def failed_of(answer: object) -> "list[Facts]":
+    """Return the sessions that a partial fork could not start: `{number, branch, error}` of each."""
+    failed = answer.get("failed") if isinstance(answer, dict) else None
+    if not isinstance(failed, list):
+        raise _lacks("failed")
+    return failed
+
+
 def _lacks(what: str) -> "WaypointError":
     return malformed(f"an answer without its {what}")
 

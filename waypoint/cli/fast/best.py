@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from waypoint.cli.fast.in_each import EXIT_ONE_FAILED, Fleet, Member, run_members, text_for
+from waypoint.cli.fast.in_each import EXIT_ONE_FAILED, Command, Fleet, Member, run_in_each
 from waypoint.cli.output import note, print_json, print_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import WaypointError
@@ -10,23 +10,17 @@ from waypoint.model.paths import spelled
 
 
 def keep_best(
-    home: str,
-    forks: Sequence[dict[str, object]],
-    words: Sequence[str],
-    asker: dict[str, object],
-    keep_and_score: tuple[str, str],
-    *,
-    as_json: bool,
+    home: str, members: Sequence[Member], command: Command, keep_and_score: tuple[str, str], *, as_json: bool
 ) -> int:
     """Returns the exit status: 1 if no fork has a score. With `as_json`, the commands' output is not printed."""
     keep, score = keep_and_score
-    members = [Member(home, fork, text_for(words, number, fork), asker) for number, fork in enumerate(forks, 1)]
     if as_json:
         Fleet(members).drive(lambda branch, data: None)
     else:
-        run_members(members, as_json=False)
+        run_in_each(members, as_json=False)
     succeeded = {number: member for number, member in enumerate(members, 1) if member.exit == 0}
-    scores = _scores(home, {number: member.facts for number, member in succeeded.items()}, score, asker)
+    found = {number: member.facts for number, member in succeeded.items()}
+    scores = _scores(home, found, command._replace(words=[score]))
     if not scores:
         note("no session has a score; all sessions are still running: waypoint ps")
         return EXIT_ONE_FAILED
@@ -34,7 +28,7 @@ def keep_best(
     client = Client(home)
     made = client.session(best).checkpoint(keep, message=f"score {scores[best]:g}", force=False)
     for member in members:
-        if member.branch != best:
+        if member.branch != best and member.is_started:
             try:
                 client.session(member.branch).stop()
             except WaypointError as error:
@@ -48,10 +42,10 @@ def keep_best(
     return 0
 
 
-def _scores(home: str, forks: dict[int, dict[str, object]], score: str, asker: dict[str, object]) -> dict[str, float]:
+def _scores(home: str, forks: dict[int, dict[str, object]], score: Command) -> dict[str, float]:
     """Run the command `score` in the forks; return the scores by branch, of those forks that have printed one."""
     outputs = {str(fork["branch"]): bytearray() for fork in forks.values()}
-    members = [Member(home, fork, text_for([score], number, fork), asker) for number, fork in forks.items()]
+    members = [Member(home, fork, score.request_for(number, fork)) for number, fork in forks.items()]
     Fleet(members).drive(lambda branch, data: outputs[branch].extend(data))
     found: dict[str, float] = {}
     for member in members:

@@ -1,17 +1,30 @@
 """`waypoint checkpoint`, `waypoint restore` and `waypoint fork`."""
 
 from waypoint.cli.caller import absolute, branch_of, home_of, kinds
-from waypoint.cli.fast.answers import checkpoint_of, forks_of, note_ports, session_of, warn_degraded, warn_left_out
-from waypoint.cli.output import print_json, print_lines, warn_lines
+from waypoint.cli.fast.answers import (
+    checkpoint_of,
+    failed_of,
+    forks_of,
+    note_ports,
+    session_of,
+    warn_degraded,
+    warn_left_out,
+)
+from waypoint.cli.output import note, print_json, print_lines, warn_lines
 from waypoint.client.link import ask, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
 from waypoint.model.outcomes import HEADINGS, SHORT, is_proved, point_line, proof_lines, replaced_lines, status_of
+from waypoint.model.verbs import LIMIT_BOUNDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from signal import SIG_IGN, SIGINT, default_int_handler, getsignal, signal
+
     from waypoint.model.verbs import Given
+else:
+    from _signal import SIG_IGN, SIGINT, default_int_handler, getsignal, signal
 
 
 def checkpoint(given: "Given") -> int:
@@ -109,39 +122,82 @@ def fork(given: "Given") -> int:
     if words:
         exec_text(words)  # raises, before anything is forked, if the words cannot be sent
     keep, score = given.text("keep"), given.text("score")
-    if (keep is None) != (score is None) or (keep is not None and not words):
-        said = "--keep and --score work only together, and with a command"
-        raise UsageProblem("fork", given.required("name"), said, "see 'waypoint fork --help'")
-    if keep is not None:
-        parse_name(keep)
-    prefix = given.text("prefix")
-    body: dict[str, object] = {
-        "name": parse_name(given.required("name")),
-        "branches": [parse_name(branch) for branch in given.texts("branches")],
-        "count": given["count"],
-        "prefix": None if prefix is None else parse_name(prefix),
-        **_asked(given),
-    }
-    made = forks_of(ask(home, "POST", "/v1/forks", body, may_repeat=False))
+    _check_fork(given)
+    answer = _ask_for_forks(home, _fork_body(given))
+    made = forks_of(answer)
     forks = [_facts_of(one) for one in made]
     warn_degraded(*map(session_of, made))
     if not given.flag("json"):
         for one in made:
             note_ports(session_of(one), str(one["branch"]))
     if words:
-        from waypoint.cli.fast.in_each import run_in_each
+        from waypoint.cli.fast.in_each import Command, members_of, run_in_each
 
-        user = session_of(made[0]).get("user")
+        timeout = {"timeout_s": given["timeout"]} if given["timeout"] is not None else {}
+        command = Command(words, {"user": session_of(made[0]).get("user"), **timeout})
+        members = members_of(home, forks, failed_of(answer), command)
         if keep is not None and score is not None:
             from waypoint.cli.fast.best import keep_best
 
-            return keep_best(home, forks, words, {"user": user}, (keep, score), as_json=given.flag("json"))
-        return run_in_each(home, forks, words, {"user": user}, as_json=given.flag("json"))
+            return keep_best(home, members, command, (keep, score), as_json=given.flag("json"))
+        return run_in_each(members, as_json=given.flag("json"))
     if given.flag("json"):
         print_json([{**one, "exit": None} for one in forks])
     else:
         print_lines([str(one["branch"]) for one in forks])
     return 0
+
+
+def _check_fork(given: "Given") -> None:
+    """Raise UsageProblem for options of `fork` that do not go together."""
+    words, keep, score = given.texts("words"), given.text("keep"), given.text("score")
+    if (keep is None) != (score is None) or (keep is not None and not words):
+        said = "--keep and --score work only together, and with a command"
+        raise UsageProblem("fork", given.required("name"), said, "see 'waypoint fork --help'")
+    if given["timeout"] is not None and not words:
+        raise UsageProblem("use", "--timeout", "it works with a command only", "give the command after '--'")
+    if keep is not None:
+        parse_name(keep)
+
+
+def _fork_body(given: "Given") -> "dict[str, object]":
+    prefix = given.text("prefix")
+    return {
+        "name": parse_name(given.required("name")),
+        "branches": [parse_name(branch) for branch in given.texts("branches")],
+        "count": given["count"],
+        "prefix": None if prefix is None else parse_name(prefix),
+        **({"partial": True} if given.texts("words") else {}),
+        **{name: given[name] for name in LIMIT_BOUNDS if given[name] is not None},
+        **_asked(given),
+    }
+
+
+def _ask_for_forks(home: str, body: "dict[str, object]") -> object:
+    """Ask for the sessions. After a Ctrl-C, wait for the answer, end the sessions that were started, and raise
+    KeyboardInterrupt; after a second one, raise it at once.
+    """
+    pressed: list[int] = []
+
+    def note_press(number: int, frame: object) -> None:
+        pressed.append(number)
+        signal(SIGINT, default_int_handler)
+        note("the sessions that start are being ended; Ctrl-C again leaves them as they are: waypoint ps")
+
+    before = getsignal(SIGINT)
+    if before != SIG_IGN:
+        signal(SIGINT, note_press)
+    try:
+        answer = ask(home, "POST", "/v1/forks", body, may_repeat=False)
+        if pressed:
+            from waypoint.cli.fast.in_each import discard
+
+            discard(home, [str(one["branch"]) for one in forks_of(answer)])
+    finally:
+        signal(SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+    return answer
 
 
 def _facts_of(made: "dict[str, object]") -> "dict[str, object]":

@@ -1,7 +1,9 @@
 """`fork ... -- CMD`: runs the command in all forks at the same time."""
 
+import resource
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from waypoint.cli.fast.exec_json import as_text
 from waypoint.cli.fast.streaming import GRACE_S, error_of, forward_signals
@@ -9,6 +11,7 @@ from waypoint.cli.output import (
     EXIT_FAILED,
     EXIT_NO_READER,
     error_value,
+    note,
     print_error,
     print_json,
     wants_colour,
@@ -16,9 +19,10 @@ from waypoint.cli.output import (
 )
 from waypoint.client.quoting import exec_text
 from waypoint.client.running import Running
-from waypoint.model.errors import WaypointError
+from waypoint.model.errors import WaypointError, from_json
 
 EXIT_ONE_FAILED = 1
+_ENDED_AT_ONCE = 8
 _COLOURS = (36, 33, 32, 35, 34, 31)  # SGR codes of foreground colours
 Sink = Callable[[str, bytes], None]
 """Is called with the branch of a fork and a piece of its output; with b"" at the end of the output."""
@@ -71,11 +75,25 @@ def _head(word: str, colour: int | None) -> bytes:
     return (f"{word} | " if colour is None else f"\x1b[{colour}m{word} |\x1b[0m ").encode()
 
 
+class Command(NamedTuple):
+    """`words`: of the command, or a single shell text. `request`: other fields of each request."""
+
+    words: Sequence[str]
+    request: dict[str, object]
+
+    def request_for(self, number: int, fork: dict[str, object]) -> dict[str, object]:
+        """Return the request for one fork, with `{i}` and `{branch}` replaced in the words."""
+        own = [word.replace("{i}", str(number)).replace("{branch}", str(fork["branch"])) for word in self.words]
+        return {"text": exec_text(own), "tty": False, **self.request}
+
+
 class Member:
     """The command in one fork."""
 
-    def __init__(self, home: str, facts: dict[str, object], text: str, asker: dict[str, object]) -> None:
+    def __init__(self, home: str, facts: dict[str, object], request: dict[str, object] | WaypointError) -> None:
+        """`request`: of the command, or why the session could not start."""
         self.facts = facts
+        self.is_started = not isinstance(request, WaypointError)
         self._home = home
         self.branch = str(facts["branch"])
         self.exit = EXIT_FAILED
@@ -83,7 +101,9 @@ class Member:
         self.said = ""  # why waypoint ended the command, or could not run it
         self._command: Running | None = None
         try:
-            self._command = Running(home, self.branch, "exec", {"text": text, "tty": False, **asker})
+            if isinstance(request, WaypointError):
+                raise request
+            self._command = Running(home, self.branch, "exec", request)
         except WaypointError as error:
             self._fail(error)
 
@@ -123,9 +143,11 @@ class Fleet:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
+        self.is_interrupted = False
         self.wake_fd = -1  # set by `forward_signals`, but not used: a signal interrupts join()
 
     def signal(self, name: str) -> None:
+        self.is_interrupted = True
         for member in self._members:
             member.signal(name)
 
@@ -144,26 +166,42 @@ class Fleet:
             thread.join()
 
 
-def run_in_each(
-    home: str,
-    forks: Sequence[dict[str, object]],
-    words: Sequence[str],
-    asker: dict[str, object],
-    *,
-    as_json: bool,
-) -> int:
-    """Run the command `words` in all `forks`, and print the output. Returns the exit status: 1 if a command failed.
-    `asker`: fields of each request that name the owner of the sessions.
+def members_of(
+    home: str, forks: Sequence[dict[str, object]], failed: Sequence[dict[str, object]], command: Command
+) -> list[Member]:
+    """Start the command in all `forks`. Return all forks in the order of the request, with those that have `failed` to
+    start (answers.failed_of).
+    """
+    _use_all_open_files()
+    not_started = {one["number"]: one for one in failed}
+    begun = iter(forks)
+    members: list[Member] = []
+    for number in range(1, len(forks) + len(failed) + 1):
+        lost = not_started.get(number)
+        if lost is None:
+            fork = next(begun)
+            members.append(Member(home, fork, command.request_for(number, fork)))
+        else:
+            error = lost["error"]
+            facts = {"branch": lost["branch"], "pid": None, "ms": None}
+            members.append(Member(home, facts, from_json(error if isinstance(error, dict) else {})))
+    return members
+
+
+def _use_all_open_files() -> None:
+    """Raise the soft limit of open files: each command takes four, and the usual limit is 1024."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def run_in_each(members: Sequence[Member], *, as_json: bool) -> int:
+    """Follow the commands of the members to their ends, and print the output. Returns the exit status: 1 if a command
+    failed.
 
     With `as_json`, holds all output in memory and prints `{branch, pid, ms, exit, output}` of each fork at the end,
-    with `said` if waypoint ended the command, and `error` if waypoint itself failed (exit 125).
+    with `said` if waypoint ended the command, and `error` if waypoint itself failed (exit 125), also to start the
+    session (`pid` is null then).
     """
-    members = [Member(home, fork, text_for(words, number, fork), asker) for number, fork in enumerate(forks, 1)]
-    return run_members(members, as_json=as_json)
-
-
-def run_members(members: Sequence[Member], *, as_json: bool) -> int:
-    """Run the commands of the members like `run_in_each`."""
     fleet = Fleet(members)
     code = _run_for_json(fleet, members) if as_json else _run_for_people(fleet, members)
     for member in members:
@@ -171,7 +209,26 @@ def run_members(members: Sequence[Member], *, as_json: bool) -> int:
             print_error(f"{member.branch}: {member.said}")
         elif member.exit and not code and not as_json:
             print_error(f"{member.branch}: the command ended with status {member.exit}")
+    if fleet.is_interrupted:
+        running = " ".join(member.branch for member in members if member.is_started)
+        note(f"these sessions are still running; to end them: waypoint stop {running}")
     return code or (EXIT_ONE_FAILED if any(member.exit for member in members) else 0)
+
+
+def discard(home: str, branches: Sequence[str]) -> None:
+    """End the sessions and delete their files. Print those that could not be ended."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from waypoint.client.sdk import Client
+
+    def end(branch: str) -> None:
+        try:
+            Client(home).session(branch).stop(discard=True)
+        except WaypointError as error:
+            note(f"{branch} remains: {error.said}")
+
+    with ThreadPoolExecutor(_ENDED_AT_ONCE) as threads:
+        list(threads.map(end, branches))
 
 
 def _run_for_people(fleet: Fleet, members: Sequence[Member]) -> int:
@@ -195,9 +252,3 @@ def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
         records.append(record | (error_value(member.error, member.exit) if member.error is not None else {}))
     print_json(records)
     return 0
-
-
-def text_for(words: Sequence[str], number: int, fork: dict[str, object]) -> str:
-    """Return the command of one fork as shell text, with `{i}` and `{branch}` replaced."""
-    own = [word.replace("{i}", str(number)).replace("{branch}", str(fork["branch"])) for word in words]
-    return exec_text(own)

@@ -17,9 +17,7 @@ from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
 from waypoint.client.quoting import as_json_text
 from waypoint.model.errors import UsageProblem
-from waypoint.model.verbs import MAX_SECONDS
-
-_LIMITS = ("memory", "cpus", "pids", "disk")  # names of options, and in the request
+from waypoint.model.verbs import LIMIT_BOUNDS, MAX_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ def run(given: "Given") -> int:
         next_step = f"start it with 'waypoint shell {branch} -d' and use 'waypoint exec -b {branch} -- CMD'"
         require_terminal("show", f"branch {branch}", next_step)
     session = session_of(ask(home, "POST", "/v1/sessions", {"branch": branch, **_setting(given)}))
-    limits = [name for name in _LIMITS if given[name] is not None]
+    limits = [name for name in LIMIT_BOUNDS if given[name] is not None]
     folder = current_folder() if given["cwd"] is None and not given["base"] else ""
     warn_of_new_session(session, folder, limits, asked_network=bool(given["net"] or given["allow_net"]))
     if not is_detached:
@@ -68,7 +66,7 @@ def _setting(given: "Given") -> dict[str, object]:
         "default_user": sudo_caller(),
         "default_branch": is_default_branch(given),
         "shell": given["shell"],
-        **{name: given[name] for name in _LIMITS},
+        **{name: given[name] for name in LIMIT_BOUNDS},
         "auto": given.flag("auto"),
         "idle_park": _age(given, "idle_park"),
         "ttl": _age(given, "ttl"),

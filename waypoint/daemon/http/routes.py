@@ -87,7 +87,6 @@ ROUTES: Routes = (
         "/v1/forks",
         captures.fork,
         "Start sessions on new branches, as copies of a capture",
-        wrap="forks",
         created=True,
     ),
     Route(

@@ -26,8 +26,8 @@ LIMIT_BOUNDS = {
     "pids": ("64", str(4 << 20)),  # PID_MAX_LIMIT
     "disk": ("16M", "8388607T"),
 }
-"""The least and the largest value of each limit of a session. A session could not start, or not be restored, with less;
-the kernel accepts no more.
+"""The least and the largest value of each limit of a session, by its name in options and requests. A session could not
+start, or not be restored, with less; the kernel accepts no more.
 """
 
 

@@ -24,6 +24,16 @@ def _limit(name: str, kind: "Kind", text: str, metavar: str) -> Option:
     return Option((f"--{name}",), kind, f"{text} At least {least}.", metavar, bounds=f"{least} to {most}")
 
 
+def _limits(memory: str, cpus: str, pids: str, disk: str) -> tuple[Option, ...]:
+    """The options of a session's limits, with their defaults in words."""
+    return (
+        _limit("memory", "size", f"Maximum memory (default: {memory}).", "SIZE"),
+        _limit("cpus", "amount", f"Maximum number of processors, such as 1.5 (default: {cpus}).", "N"),
+        _limit("pids", "number", f"Maximum number of processes and threads (default: {pids}).", "N"),
+        _limit("disk", "size", f"Maximum size of the changed files on disk (default: {disk}).", "SIZE"),
+    )
+
+
 EXEC = Verb(
     "exec",
     (
@@ -104,10 +114,7 @@ SHELL = Verb(
         Option(("--user",), "text", "The owner of the session (default: you, also under sudo).", "USER"),
         Option(("--cwd",), "text", "The directory in which the shell starts (default: this one).", "DIR"),
         Option(("--shell",), "text", "The path or name of the shell (default: $SHELL, else the user's).", "SHELL"),
-        _limit("memory", "size", "Maximum memory (default: three quarters of the machine's).", "SIZE"),
-        _limit("cpus", "amount", "Maximum number of processors, such as 1.5 (default: all).", "N"),
-        _limit("pids", "number", "Maximum number of processes and threads (default: 4096).", "N"),
-        _limit("disk", "size", "Maximum size of the changed files on disk (default: no limit).", "SIZE"),
+        *_limits("three quarters of the machine's", "all", "4096", "no limit"),
         Option(("--auto",), "flag", "After each command, make a point to which 'waypoint rewind' can return."),
         Option(("--idle-park",), "text", "Park the session when nobody has used it for AGE, such as 30m.", "AGE"),
         Option(("--ttl",), "text", "Park the session AGE after its start, such as 12h.", "AGE"),
@@ -321,6 +328,10 @@ FORK = Verb(
             "number, the highest is the best.",
             "CMD",
         ),
+        Option(
+            ("--timeout",), "positive seconds", "With CMD: end each CMD after S seconds, with exit status 124.", "S"
+        ),
+        *_limits(*("as in NAME",) * 4),
         TIER,
         ATTACH_AT,
         JSON,
@@ -328,13 +339,16 @@ FORK = Verb(
     ),
     """Start sessions on new branches, each a copy of the capture NAME.
 
-    Either all of the sessions start, or none. If NAME is a branch with a running session, this session is captured now.
-    Prints the names of the new branches. Tiers: see 'waypoint restore --help'.
+    Without CMD, either all of the sessions start, or none. If NAME is a branch with a running session, this session is
+    captured now. Prints the names of the new branches. Tiers: see 'waypoint restore --help'.
 
     With CMD, runs CMD in the shells of all new sessions at the same time and prints their output; each line begins with
     the branch. As with 'waypoint exec', a single CMD is shell text; several CMD are the words of one command. {i} in
-    CMD is replaced by the number of the session (1, 2, ...), {branch} by its branch. Exit status 1 if CMD fails in one
-    of the sessions.
+    CMD is replaced by the number of the session (1, 2, ...), {branch} by its branch. If a session cannot start, or CMD
+    fails in it, the others continue, and the exit status is 1.
+
+    Ctrl-C while sessions start ends them all and deletes their files; later it interrupts CMD in each, and the sessions
+    continue to run.
 
     When a session ends, its branch and its files are kept; 'waypoint branch delete' removes them.""",
     "Example: waypoint fork ready -n 3 -- 'make test SEED={i}'",

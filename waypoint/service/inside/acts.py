@@ -93,7 +93,7 @@ async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     if new is not None:
         check_session_count(home.sessions.resources, 1)
         with _no_names_of_others(home.names, live.branch, new):
-            (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new], tier=_tier(given)))
+            made = (await captures.fork(home, ForkRequest(name=capture.id, branches=[new], tier=_tier(given)))).forks[0]
         return Printed(_text([new], made.session), made.session)
     only = given.text("only")
     request = RestoreRequest(
@@ -134,7 +134,7 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
     request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix, tier=_tier(given))
     with _no_names_of_others(home.names, live.branch, *request.branches):
-        made = await captures.fork(home, request)
+        made = (await captures.fork(home, request)).forks
     facts = [
         {
             **{name: getattr(one, name) for name in ("branch", "pid", "ms")},

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MIB = 1 << 20
+_AT_ONCE = 4 * (os.cpu_count() or 1)  # sessions that are started at the same time; more would only wait for each other
 
 
 class Birth(NamedTuple):
@@ -86,17 +87,26 @@ def size_of(origin: Capture) -> tuple[int, int]:
     return (terminal.rows, terminal.cols) if terminal is not None else (24, 80)
 
 
-async def bring_up_all(resources: Resources, births: Sequence[Birth], verb: str) -> list[LiveSession]:
-    """Start the sessions of all `births` concurrently. After a failure nothing of any session is left. `verb`: of the
-    entry in the operation log.
+Failures = dict[str, WaypointError]
+"""Why sessions could not start, by branch."""
+
+
+async def bring_up_all(
+    resources: Resources, births: Sequence[Birth], verb: str, failures: Failures | None = None
+) -> list[LiveSession]:
+    """Start the sessions of all `births` concurrently. After a failure nothing of any session is left. With `failures`,
+    nothing of the sessions that cannot start, which are added to it, and the others start. If none can, the error of
+    the first is raised. `verb`: of the entry in the operation log.
     """
     origins = {birth.origin.id: birth.origin for birth in births if birth.origin is not None}
     async with holding(resources.captures, *origins.values()):  # until names refer to them
-        return await _bring_up_all(resources, births, verb)
+        return await _bring_up_all(resources, births, verb, failures)
 
 
-async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str) -> list[LiveSession]:
-    asked = [birth.row.setting.publish for birth in births]
+async def _bring_up_all(
+    resources: Resources, births: Sequence[Birth], verb: str, failures: Failures | None
+) -> list[LiveSession]:
+    asked = {birth.row.session: birth.row.setting.publish for birth in births}
     births = _with_ports(resources, births)
     try:
         await reserve(resources, births)
@@ -104,12 +114,18 @@ async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str
         for birth in births:
             resources.published.release(birth.row.session)
         raise
-    begun = [asyncio.ensure_future(make_session(resources, birth)) for birth in births]
+    places = asyncio.Semaphore(_AT_ONCE)
+    begun = [asyncio.ensure_future(_make_in_turn(places, resources, birth)) for birth in births]
+    able: Sequence[Birth] = births
     try:
-        found = await asyncio.gather(*begun)
+        if failures is not None:
+            able = await _take_out_failed(resources, births, begun, failures)
+        kept = {birth.row.session for birth in able}
+        tasks = (task for birth, task in zip(births, begun, strict=True) if birth.row.session in kept)
+        found = await asyncio.gather(*tasks)
         await reach_in_loop(Step.RESTORED)
         with resources.names.change(verb) as change:
-            for birth in births:
+            for birth in able:
                 change.ready(birth.row, birth.origin.id if birth.origin else None)
     except BaseException as error:
         await asyncio.gather(*begun, return_exceptions=True)
@@ -120,8 +136,8 @@ async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str
             await undo(resources, birth.row)
         raise_in_words(error, births[0].row.branch)
     await reach_in_loop(Step.CONFIRMED)
-    for live, wanted in zip(found, asked, strict=True):
-        pairs = zip(wanted, live.record.row.setting.publish, strict=True)
+    for live in found:
+        pairs = zip(asked[live.record.row.session], live.record.row.setting.publish, strict=True)
         live.moved_ports = [
             degradation("port-moved", str(one.session), f"{one.host}, {now.host}")
             for one, now in pairs
@@ -149,6 +165,36 @@ def _with_ports(resources: Resources, births: Sequence[Birth]) -> list[Birth]:
 def with_ports(birth: Birth, publish: list[Published]) -> Birth:
     setting = msgspec.structs.replace(birth.row.setting, publish=publish)
     return birth._replace(row=msgspec.structs.replace(birth.row, setting=setting))
+
+
+async def _make_in_turn(places: asyncio.Semaphore, resources: Resources, birth: Birth) -> LiveSession:
+    async with places:
+        return await make_session(resources, birth)
+
+
+async def _take_out_failed(
+    resources: Resources,
+    births: Sequence[Birth],
+    begun: Sequence[asyncio.Future[LiveSession]],
+    failures: Failures,
+) -> list[Birth]:
+    """Wait until each session runs or has failed, undo those that have failed, and return the others."""
+    await asyncio.gather(*begun, return_exceptions=True)
+    able: list[Birth] = []
+    first: BaseException | None = None
+    for birth, task in zip(births, begun, strict=True):
+        error = task.exception()
+        if error is None:
+            able.append(birth)
+            continue
+        known = in_words(error, birth.row.branch)
+        if not isinstance(known, WaypointError):  # a bug
+            raise known
+        first, failures[birth.row.branch] = first or error, known
+        await undo(resources, birth.row)
+    if first is not None and not able:
+        raise first
+    return able
 
 
 async def reserve(
@@ -336,8 +382,16 @@ def _clear(resources: Resources, row: LiveRow) -> None:
 
 def raise_in_words(error: BaseException, branch: str) -> NoReturn:
     """Raise `error`; an OSError becomes Failed."""
-    if not isinstance(error, OSError):
+    known = in_words(error, branch)
+    if known is error:
         raise error
+    raise known from error
+
+
+def in_words(error: BaseException, branch: str) -> BaseException:
+    """Return `error`; for an OSError, a Failed with its words."""
+    if not isinstance(error, OSError):
+        return error
     said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
     next_step = NEXT_STEPS.get(error.errno or 0, "see 'waypoint doctor'")
-    raise Failed("start a session on", f"branch {branch}", said, next_step, code=of_machine(error.errno)) from error
+    return Failed("start a session on", f"branch {branch}", said, next_step, code=of_machine(error.errno))

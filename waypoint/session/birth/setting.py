@@ -12,7 +12,7 @@ from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.records import Bind, Capture, ProcessesLayer, Published, SessionLimits, Setting
-from waypoint.model.requests import StartRequest
+from waypoint.model.requests import ForkRequest, StartRequest
 from waypoint.model.users import user_name
 from waypoint.session.birth.users import change_of, find_user
 from waypoint.upper import layout
@@ -62,7 +62,7 @@ def plan_setting(
         shell=_shell(request, base, own, tree),
         allow=request.allow or (origin.allow if origin else []),
         allow_net=_allow_net(request, origin),
-        limits=_limits(request, origin.limits if origin else SessionLimits()),
+        limits=limits_of(request, origin.limits if origin else SessionLimits()),
         auto=request.auto or (origin.auto if origin else False),
         idle_park=_age(request.idle_park, origin.idle_park if origin else 0.0),
         ttl=_age(request.ttl, origin.ttl if origin else 0.0),
@@ -103,7 +103,8 @@ def _allow_net(request: StartRequest, origin: Setting | None) -> list[str]:
     return request.allow_net or (origin.allow_net if origin else [])
 
 
-def _limits(request: StartRequest, origin: SessionLimits) -> SessionLimits:
+def limits_of(request: StartRequest | ForkRequest, origin: SessionLimits) -> SessionLimits:
+    """Return the limits of the request, those of `origin` where it has none."""
     return checked(
         SessionLimits(
             memory=request.memory or origin.memory,
