@@ -100,7 +100,7 @@ def test_a_day_of_an_agent_takes_the_disk_of_its_changes_and_no_command_is_silen
     base = sizes(day.home, "main")[0] + sizes(day.home, "kept-0")[1]
     changed = sum(one_turn(day, number) for number in range(1, TURNS + 1))
 
-    day.run("stop", "main")
+    day.run("stop", "--files", "main")
     settle(day.home)
     found = day.home.must("du", "--json", timeout_s=600).json()
     report(day, found, base, changed)

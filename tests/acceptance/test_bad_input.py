@@ -51,7 +51,7 @@ def test_a_legal_name_works(home: Home, person: Person) -> None:
     for name in LEGAL:
         home.must("shell", "-d", name, "--user", person.name)
         assert inside(home, name, "echo $WAYPOINT_BRANCH") == f"{name}\n"
-        home.must("stop", name)
+        home.must("stop", "--files", name)
         home.must("shell", "-d", name)
         home.must("stop", name, "--discard")
         assert name in known(home)  # only the second session was discarded; the files of the first are kept

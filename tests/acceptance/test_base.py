@@ -46,10 +46,10 @@ def test_a_base_may_be_a_relative_path_and_has_its_own_users(home: Home, base: P
     assert inside(home, "from-here", "id; pwd; touch mine; stat -c %U mine") == (
         "uid=4321(tester) gid=4322(testers) groups=4322(testers),4323(extra)\n/home/tester\ntester\n"
     )
-    home.must("stop", "from-here")
+    home.must("stop", "--files", "from-here")
     home.must("shell", "from-here", "-d")
     assert inside(home, "from-here", "cat /etc/marker; id -un; ls") == "the small base\ntester\nmine\n"
-    home.must("stop", "from-here")
+    home.must("stop", "--files", "from-here")
     said = home.cli("shell", "from-here", "-d", "--base", "/")
     assert said.code == 2
     assert str(base) in said.stderr

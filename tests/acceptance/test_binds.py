@@ -61,10 +61,10 @@ def test_files_can_be_bound_several_times_and_read_only(home: Home, shared: Path
 def test_a_branch_keeps_its_binds(home: Home, shared: Path) -> None:
     home.must("shell", "bound", "-d", "--bind", f"{shared}:/mnt")
     inside(home, "bound", "echo kept >/opt/kept")
-    home.must("stop", "bound")
+    home.must("stop", "--files", "bound")
     home.must("shell", "bound", "-d")
     assert inside(home, "bound", "cat /mnt/file /opt/kept") == "of the host\nkept\n"
-    home.must("stop", "bound")
+    home.must("stop", "--files", "bound")
     (shared / "file").rename(shared / "moved")
     shared.rename(shared.with_name("elsewhere"))
     done = home.cli("shell", "bound", "-d")
@@ -104,7 +104,7 @@ def test_a_bind_target_behind_a_link_of_the_session_changes_nothing_outside(
 ) -> None:
     with session(home, "root") as branch:
         inside(home, branch, f"ln -s {tmp_path} /opt/link; ln -s / /opt/top")
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         for target in ("/opt/link/x", "/opt/link", "/opt/top/etc/waypoint-was-here"):
             done = home.cli("shell", branch, "-d", "--bind", f"{shared}:{target}")
             assert done.code != 0
@@ -179,7 +179,7 @@ def test_a_copy_takes_the_locks_on_shared_files_that_are_free_and_waits_for_none
         lost = [f"degraded: the lock on /mnt/{number} of python3" for number in range(3)]
         assert [line.partition(" (pid")[0] for line in second.stderr.splitlines()] == lost
         home.must("stop", f"{branch}-2", "--discard")
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         assert locked(shared) == [False] * 3
         third = home.must("fork", "with-locks", f"{branch}-3", "--tier", "live")
         assert third.stderr == ""

@@ -93,7 +93,7 @@ def test_processes_continue_on_a_changed_base(own_home: Home, base: Path) -> Non
     old = home.must("checkpoint", "old", "-b", "counts", "--wait", "--json").json()
     assert old["degraded"] == []
     home.must("checkpoint", "kept", "-b", "counts")
-    home.must("stop", "counts")
+    home.must("stop", "--files", "counts")
     home.must("evict", "old")
     made = home.must("restore", "old", "--new", "same", "--tier", "live", "--json").json()
     assert made["degraded"] == []
@@ -120,7 +120,7 @@ def test_processes_continue_on_a_changed_base(own_home: Home, base: Path) -> Non
             assert count(home, "copy")[0] > there
             inside(home, "copy", "echo also >>/etc/marker")
             assert changes(home, "copy", "/etc") == ["/etc/marker", "/etc/own"]
-        home.must("stop", "--all")
+        home.must("stop", "--files", "--all")
     assert len(contents_of(home, old["capture"])) == len(changed)
     home.must("layer", "attach", "old", f"note={base}/etc/passwd")
     copy = home.must("show", "old", "--json").json()["capture"]
@@ -166,7 +166,7 @@ def test_a_capture_without_these_files_or_with_hostile_ones_is_refused(own_home:
     assert restore() == (5, "criu-program-changed")
     shutil.move(folder.parent / "away", folder)
     home.must("restore", "old", "--new", "accepted", "--tier", "live")
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
 
 
 def test_contents_are_on_disk_once_and_go_with_the_last_capture(own_home: Home) -> None:
@@ -181,7 +181,7 @@ def test_contents_are_on_disk_once_and_go_with_the_last_capture(own_home: Home) 
     assert listing["left_out"] == {}
     mine = {file["content"] for file in listing["files"] if not file["path"].startswith("/.waypoint/")}
     assert {(contents / content).stat().st_nlink for content in mine} == {3}
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
     home.must("rm", "first", "second", "on-the-machine")
     home.must("gc", "--keep-operations", "0s")
     assert not mine & {path.name for path in contents.iterdir()}
@@ -207,7 +207,7 @@ def test_an_upgrade_of_waypoint_changes_the_script_of_pid_1(own_home: Home, tmp_
     home.must("shell", "-d", "upgraded")
     inside(home, "upgraded", "X=before")
     home.must("checkpoint", "older", "-b", "upgraded")
-    home.must("stop", "upgraded")
+    home.must("stop", "--files", "upgraded")
     home.must("daemon", "stop")
     for name in ("waypoint", "shellwrap", "criu_profiles"):
         shutil.copytree(ROOT / name, tmp_path / name)
@@ -225,7 +225,7 @@ def test_an_upgrade_of_waypoint_changes_the_script_of_pid_1(own_home: Home, tmp_
         str(len((ROOT / "shellwrap/first.sh").read_text().splitlines())),
     ]
     upgraded("checkpoint", "again", "-b", "continued")
-    upgraded("stop", "continued")
+    upgraded("stop", "--files", "continued")
     upgraded("restore", "again", "--new", "started", "--tier", "respawn")
     lines = upgraded("exec", "-b", "started", "wc -l </.waypoint/first.sh")
     assert int(lines) == len(script.read_text().splitlines())

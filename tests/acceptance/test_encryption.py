@@ -43,7 +43,7 @@ def test_captures_come_back_from_an_encrypted_store_which_shows_nothing(encrypte
     shown = home.must("show", "one", "--json").json()
     assert shown["layers"]["files"]["digest"] != ""
     inside(home, "main", "echo later >/srv/file; X=later")
-    home.must("stop", "main")
+    home.must("stop", "--files", "main")
     home.must("evict", "--all")
     files = [Path(folder, name) for folder, _, names in os.walk(home.path / "store") for name in names]
     assert sum(path.stat().st_size for path in files) > 1 << 20

@@ -131,5 +131,5 @@ def test_sessions_that_checkpoint_themselves_all_the_time_do_not_delay_others(ho
         home.must("checkpoint", "of-good", "-b", "good", timeout_s=CHECKPOINT_S)
         home.must("shell", "new", "-d", "--user", "root", timeout_s=CHECKPOINT_S)
         home.must("stop", "evil", "--discard", timeout_s=CHECKPOINT_S)
-    home.must("stop", "--all", timeout_s=PATIENCE_S + len(CROWD))
+    home.must("stop", "--files", "--all", timeout_s=PATIENCE_S + len(CROWD))
     home.must("shell", "good", "-d", "--user", "root")

@@ -181,7 +181,7 @@ def test_a_starting_daemon_survives_any_content_of_a_run_folder(crowd: Home) -> 
             folder.put(what)
         os.kill(daemon_of(crowd), signal.SIGKILL)
         check_good_session(crowd)
-        crowd.must("stop", "evil")
+        crowd.must("stop", "--files", "evil")
         crowd.must("shell", "evil", "-d", "--user", "root")
 
     lives()

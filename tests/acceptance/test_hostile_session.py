@@ -66,7 +66,7 @@ def test_a_session_that_stops_its_hooks_delays_a_checkpoint_by_their_time_and_no
         names = [procfs.stat(pid).name for pid in cgroups.members(f"{group_of(home)}/{facts(home, hostile)['id']}")]
         assert sorted(names) == ["bash", "python3", "sh"], "the stopped hook has ended"
         begun = time.monotonic()
-        home.must("stop", hostile)
+        home.must("stop", "--files", hostile)
         assert time.monotonic() - begun < 2.0
         home.must("rm", "late")
 
@@ -136,7 +136,7 @@ def test_a_restore_changes_no_cgroup_that_pid_1_has_mounted_over_the_session_fil
         script = '[ -z "$N" ] && { export N=1; exec unshare -UrmC sh /d.sh "$@"; }'
         mounting = 'mount -t cgroup2 c /srv; exec sh /.waypoint/first.sh "$@"'
         inside(home, branch, f"echo '{mounting}' > /d.sh; sed -i '1a {script}' /.waypoint/first.sh")
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         home.cli("shell", branch, "-d", "--user", "root")
         before = groups_of(home)
         refused = home.cli("restore", "wanted", "-b", branch, "--only", "files", "--lose-processes")

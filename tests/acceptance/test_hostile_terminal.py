@@ -42,7 +42,7 @@ def test_a_session_that_gave_up_its_terminal_is_reported_and_can_be_stopped() ->
             home.must("shell", name, "-d", "--user", "root")
             script = f"trap : HUP; sleep 9999 & {step}; : >/ready; wait; wait; wait"
             inside(home, name, f"printf '#!/bin/sh\\n%s\\n' '{script}' >/.waypoint/init.sh")
-            home.must("stop", name)
+            home.must("stop", "--files", name)
             home.must("shell", name, "-d", "--user", "root")
         for name in GIVEN_UP:
             home.must("run", "-b", name, "--", "sh", "-c", "until [ -e /ready ]; do sleep 0.01; done")
@@ -53,7 +53,7 @@ def test_a_session_that_gave_up_its_terminal_is_reported_and_can_be_stopped() ->
             assert f"cannot reach the session on {name}, which is kept: " in log
             refused = home.cli("exec", "-b", name, "--", "true")
             assert (refused.code, "its pid 1 has " in refused.stderr) == (125, True)
-            home.must("stop", name)
+            home.must("stop", "--files", name)
         assert states(home) == dict.fromkeys(GIVEN_UP, "ended")
 
 

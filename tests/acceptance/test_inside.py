@@ -64,7 +64,7 @@ def test_after_all_files_of_waypoint_were_removed_a_new_shell_works(home: Home) 
     with session(home, "root") as branch:
         inside(home, branch, "echo kept >/srv/kept; rm -rf /.waypoint /run/waypoint")
         assert inside(home, branch, "echo served") == "served\n"  # the folder is made again
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         home.must("shell", branch, "-d")
         assert (
             inside(home, branch, f"cat /srv/kept; waypoint checkpoint {branch}-cp >/dev/null && echo asked")

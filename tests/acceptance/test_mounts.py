@@ -51,7 +51,7 @@ def test_writes_to_a_mount_stay_in_the_session(corner: Path) -> None:
             assert inside(home, "mounts", f"cat {place}/kept; ls {place} | grep -v lost") == "new\na\nc\nkept\n"
             assert (place / "kept").read_text() == "of the host\n"
             assert names(place) == ["kept", "removed"]
-        home.must("stop", "mounts")
+        home.must("stop", "--files", "mounts")
         home.must("shell", "mounts", "-d")
         assert inside(home, "mounts", f"cat {disk}/kept; ls -d {memory}/a/b") == f"new\n{memory}/a/b\n"
 
@@ -63,7 +63,7 @@ def test_a_mount_has_the_mode_and_owner_of_the_host(tmp_path: Path) -> None:
         with session(home, "root") as branch:
             assert inside(home, branch, f"stat -c '%a %u %g' {place}") == "1777 7 8\n"
             inside(home, branch, f"chmod 700 {place}")
-            home.must("stop", branch)
+            home.must("stop", "--files", branch)
             home.must("shell", branch, "-d")
             assert inside(home, branch, f"stat -c %a {place}") == "700\n"
         assert place.stat().st_mode & 0o7777 == 0o1777
@@ -76,13 +76,13 @@ def test_changes_of_one_mount_never_appear_in_another(tmp_path: Path) -> None:
     with mounted(second, "-t", "tmpfs", "none"), mounted(first, "-t", "tmpfs", "none"), open_home("acc") as home:
         home.must("shell", "moved", "-d", "--user", "root")
         inside(home, "moved", f"touch {first}/of-first {second}/of-second")
-        home.must("stop", "moved")
+        home.must("stop", "--files", "moved")
         home.must("daemon", "stop")
         subprocess.run(["umount", str(first)], check=True)
         done = home.must("shell", "moved", "-d")
         assert f"degraded: {first} (no longer mounted here" in done.stderr
         assert inside(home, "moved", f"ls {first} {second}") == f"{first}:\n\n{second}:\nof-second\n"
-        home.must("stop", "moved")
+        home.must("stop", "--files", "moved")
         home.must("daemon", "stop")
         subprocess.run(["mount", "-t", "tmpfs", "none", str(first)], check=True)
         home.must("shell", "moved", "-d")
@@ -259,7 +259,7 @@ def test_files_of_the_session_in_place_of_a_later_mount_are_kept(home: Home, tmp
         home.must("checkpoint", "early", "-b", branch)
         with mounted(place, "-t", "tmpfs", "none"):
             fill(place)
-            home.must("stop", branch)
+            home.must("stop", "--files", branch)
             done = home.must("shell", branch, "-d", cwd=place)
             said = "the session has files of its own there: move that away and start the branch again to see the mount"
             assert done.stderr == f"not in the session: {place} ({said})\n"
@@ -267,11 +267,11 @@ def test_files_of_the_session_in_place_of_a_later_mount_are_kept(home: Home, tmp
             for made in ("restore", "early", "-b", branch), ("restore", "early", "--only", "files", "-b", branch):
                 home.must(*made)
                 assert inside(home, branch, f"cat {place}/own/file; ls {place}") == "work\nown\n"
-            home.must("stop", branch)
+            home.must("stop", "--files", branch)
             home.must("restore", "early", "--only", "files", "-b", branch)
             assert inside(home, branch, f"cat {place}/own/file; ls {place}") == "work\nown\n"
             inside(home, branch, f"mv {place}/own /srv/own")
-            home.must("stop", branch)
+            home.must("stop", "--files", branch)
             home.must("shell", branch, "-d")
             assert inside(home, branch, f"cat /srv/own/file; ls -1 {place}") == "work\nkept\nremoved\n"
 
@@ -280,33 +280,33 @@ def test_a_session_that_removed_the_mount_point_starts(home: Home, tmp_path: Pat
     place = make_place(make_place(tmp_path, "above"), "later")
     with session(home, "root") as branch:
         inside(home, branch, f"rm -r {place.parent}; ln -s /etc {place.parent}")
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         with mounted(place, "-t", "tmpfs", "none"):
             left_out = home.must("shell", branch, "-d", "--json").json()["left_out"]
             assert any(
                 line.startswith(f"{place} (the session has changed its mount point: ") for line in texts(left_out)
             )
             assert inside(home, branch, f"readlink {place.parent}") == "/etc\n"
-            home.must("stop", branch)
+            home.must("stop", "--files", branch)
 
 
 def test_changes_with_and_without_the_mount_are_both_kept(home: Home, tmp_path: Path) -> None:
     place = make_place(tmp_path, "both")
     with mounted(place, "-t", "tmpfs", "none"), session(home, "root") as branch:
         inside(home, branch, f"touch {place}/with")
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         subprocess.run(["umount", str(place)], check=True)
         done = home.must("shell", branch, "-d")
         assert done.stderr == f"degraded: {place} (no longer mounted here: its changes wait)\n"
         assert inside(home, branch, f"ls {place}; touch {place}/without") == ""
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], check=True)
         done = home.must("shell", branch, "-d")
         said = "it was changed without its mount: umount it and start the branch again"
         told = f"{place} ({said}: its changes wait)"
         assert done.stderr == f"degraded: {told}\n"
         assert inside(home, branch, f"ls {place}") == "with\n"
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         assert home.must("fork", branch, "twin", "--json").json()[0]["degraded"] == [
             {"code": "changes-hidden", "subject": str(place), "detail": said, "text": told}
         ]

@@ -85,7 +85,7 @@ def test_a_server_on_a_port_of_the_host_is_never_copied(home: Home, person: Pers
             assert (done.code, done.stdout) == (5, ""), (generation, done)
             assert f"tcp {port}" in done.stderr
             assert inside(home, branch, ask_server(port)) == "kept\n"
-            home.must("stop", branch)
+            home.must("stop", "--files", branch)
             done = home.cli("fork", point["name"], "-n", "2")  # only one of the two copies could have the port
             assert (done.code, done.stdout) == (5, ""), (generation, done)
             assert (

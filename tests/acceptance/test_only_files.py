@@ -168,7 +168,7 @@ def test_a_branch_that_is_not_live_starts_with_the_files_and_a_new_shell(
     inside(home, branch, "kept=yes; echo one > /srv/file")
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "live")
     inside(home, branch, "rm /srv/file")
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     on = branch if exists else f"{branch}-new"
     home.must("restore", f"{branch}-cp", "-b", on, "--only", "files")
     assert inside(home, on, "echo [$kept]; cat /srv/file") == "[]\none\n"
@@ -187,7 +187,7 @@ def test_folders_nested_deeper_than_the_recursion_limit_are_removed_and_restored
     assert inside(home, branch, depth) == "1101\n"
     home.must("undo", timeout_s=PATIENCE_S)
     assert inside(home, branch, depth) == ""
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     home.must("shell", branch, "-d", "--user", "root")
     assert inside(home, branch, "[ -e /run/waypoint/k ] || echo gone") == "gone\n"
 

@@ -115,13 +115,13 @@ def test_a_checkpoint_right_after_the_start_has_the_shell(home: Home, branch: st
     inside(
         home, branch, "for file in ~/.bashrc ~/.zshrc; do echo 'sleep 0.5; early=yes' >~/new; mv -f ~/new $file; done"
     )
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     home.must("restore", branch, "-b", branch, "--only", "files")  # starts a new shell
     home.must("checkpoint", f"{branch}-young", "-b", branch)
     inside(home, branch, "early=no")
     home.must("restore", f"{branch}-young", "-b", branch, "--only", "shell")
     assert inside(home, branch, "echo $early") == "yes\n"
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     home.must("shell", branch, "-d")
     home.must("restore", f"{branch}-young", "-b", branch, "--only", "shell")  # this shell has just started, too
 

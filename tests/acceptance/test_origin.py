@@ -52,7 +52,7 @@ def test_a_session_starts_in_the_given_folder(home: Home, person: Person) -> Non
 def test_a_branch_may_start_from_another(home: Home, person: Person) -> None:
     with session(home, person.name) as first:
         inside(home, first, "echo one >~/state; mkdir ~/folder")
-        [stopped] = home.must("stop", first, "--json").json()
+        [stopped] = home.must("stop", "--files", first, "--json").json()
         with (
             session(home, person.name, "--from", first) as second,
             session(home, person.name, "--from", first) as third,
@@ -75,9 +75,9 @@ def test_an_impossible_origin_is_refused(home: Home, branch: str) -> None:
     assert refused(home, "--from", "bad name")
     done = home.cli("shell", branch, "-d", "--from", branch)
     assert done.code == 4
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     with session(home, "root", "--from", branch) as other:
-        home.must("stop", other)
+        home.must("stop", "--files", other)
         done = home.cli("shell", other, "-d", "--from", branch)
         assert done.code == 4
         assert "exists" in done.stderr

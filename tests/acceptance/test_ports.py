@@ -79,7 +79,7 @@ def test_a_published_port_leads_to_the_session_after_restore_fork_and_stop(home:
         home.must("exec", "-b", f"{branch}-f", "--timeout", "60", "--", "until [ -e /root/reset ]; do sleep 0.02; done")
         home.must("restore", f"{branch}.c")
     assert (outer_port(home, branch), word(port)) == (port, "first")
-    home.must("stop", branch, f"{branch}-f")
+    home.must("stop", "--files", branch, f"{branch}-f")
     with pytest.raises(ConnectionRefusedError):
         reach(port)
     home.must("shell", branch, "-d", "--user", "root")

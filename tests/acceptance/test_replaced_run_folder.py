@@ -69,7 +69,7 @@ def test_no_verb_hangs_on_replaced_files_of_the_run_folder(home: Home, hostile: 
     check_session(home, "copy")
     quick(home, "restore", "live", "-b", hostile)
     check_session(home, hostile)
-    quick(home, "stop", hostile, "copy")
+    quick(home, "stop", "--files", hostile, "copy")
     quick(home, "shell", hostile, "-d", "--user", "root")
     assert quick(home, "exec", "-b", hostile, "--timeout", "60", "--", "echo hi").stdout == "hi\n"
     home.must("rm", "live", "files")
@@ -111,7 +111,7 @@ def test_without_its_run_folder_run_works_and_copies_are_whole(home: Home, hosti
     assert quick(home, "run", "-b", "copy", "--", "pgrep", "-c", "sleep").stdout == "1\n"
     quick(home, "restore", "live", "-b", hostile)
     check_session(home, hostile)
-    home.must("stop", hostile, "copy")
+    home.must("stop", "--files", hostile, "copy")
     home.must("rm", "live")
     home.must("branch", "delete", "copy")
 
@@ -149,7 +149,7 @@ def test_a_session_with_a_replaced_proc_is_refused_and_continues_from_its_files(
         assert refused.code == 5
         assert "something else is mounted at /proc than at the start of the session" in refused.stderr
         assert "\n  next: continue from its files: waypoint stop, then waypoint shell\n" in refused.stderr
-        home.must("stop", hostile)
+        home.must("stop", "--files", hostile)
         home.must("shell", hostile, "-d")
         assert home.must("checkpoint", "live", "-b", hostile, "--tier", "live", "--json").json()["tier"] == "live"
         home.must("rm", "live")

@@ -44,7 +44,7 @@ def make_with_status_7(home: Home, branch: str) -> None:
 def test_a_stopped_session_starts_with_its_shell_state(home: Home, branch: str) -> None:
     make(home, branch)
     make_with_status_7(home, branch)
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     assert home.must("show", branch, "--json").json()["layers"]["shell"]["moment"] == "prompt"
     begun = home.must("shell", branch, "-d", cwd=Path("/usr"))
     assert begun.stderr == ""
@@ -105,10 +105,10 @@ def test_a_busy_shell_is_captured_with_the_state_of_its_last_prompt(
 
 def test_a_given_folder_or_a_new_shell_replaces_the_state(home: Home, branch: str) -> None:
     inside(home, branch, "cd /tmp; x=1")
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     home.must("shell", branch, "-d", "--cwd", "/usr")
     assert inside(home, branch, "echo $PWD $x") == "/usr 1\n"
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files")
     assert inside(home, branch, "echo <${x-}>".replace("<", "'<'").replace(">", "'>'")) == "<>\n"

@@ -81,7 +81,7 @@ def test_everything_comes_back_from_the_store(own_home: Home, tmp_path: Path) ->
     with_digest = {kind for kind, layer in shown["layers"].items() if layer and layer["digest"]}
     assert with_digest == {"files", "model", "processes", "programs", "terminal"}
     assert home.must("restore", "one", "--new", "hot-one", "--json").json()["degraded"] == []
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
     evicted = home.must("evict", "--all", "--json").json()
     assert {one["capture"] for one in evicted["evicted"]} >= {made["capture"], again["capture"]}
     assert evicted["kept"] == []
@@ -99,7 +99,7 @@ def test_everything_comes_back_from_the_store(own_home: Home, tmp_path: Path) ->
     assert inside(home, "new-three", ASK).split()[0] == f"{int(second.split()[0]) + 1}"
     home.must("layer", "get", "one", "model", str(tmp_path / "got"))
     assert (tmp_path / "got").read_bytes() == (tmp_path / "model").read_bytes()
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
 
 
 def test_captures_are_evicted_when_they_exceed_the_budget(own_home: Home) -> None:
@@ -120,7 +120,7 @@ def test_captures_are_evicted_when_they_exceed_the_budget(own_home: Home) -> Non
     home.must("restore", "hot-1", "--new", "again-1")
     config.write_text(json.dumps({**json.loads(config.read_text()), "hot_budget_bytes": None}))
     os.kill(home.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
     home.must("rm", "of-1", "again-1")
 
 
@@ -133,7 +133,7 @@ def test_damage_is_reported_with_the_names_concerned(own_home: Home) -> None:
     more = inside(home, "main", "head -c 100000 /dev/urandom >/srv/more; sha256sum </srv/more")
     words = bytes.fromhex(inside(home, "main", "head -c 64 /srv/more | od -An -v -tx1"))
     home.must("checkpoint", "damaged", "--wait")
-    home.must("stop", "main")
+    home.must("stop", "--files", "main")
     newest = max((home.path / "store/packs").iterdir(), key=lambda pack: pack.stat().st_mtime_ns)
     newest.unlink()
     home.must("evict", "damaged")  # the store does not have all of it, so it is stored again first
@@ -162,7 +162,7 @@ def test_damage_is_reported_with_the_names_concerned(own_home: Home) -> None:
     assert (refused.code, "store" in refused.stderr) == (10, True), refused
     home.must("restore", "sound", "--new", "yes")
     assert inside(home, "yes", "sha256sum </srv/random") == random
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
     home.must("rm", "damaged", "main")
     home.must("gc", "--keep-operations", "0s")
     assert home.must("verify", "--read-data").stdout.startswith("no damage")
@@ -173,7 +173,7 @@ def test_a_gc_removes_the_images_of_removed_captures(own_home: Home) -> None:
     home.must("shell", "-d", "large")
     inside(home, "large", "head -c 20000000 /dev/urandom >/srv/large")
     home.must("checkpoint", "large-cp", "-b", "large", "--wait")
-    home.must("stop", "large")
+    home.must("stop", "--files", "large")
     before = pack_bytes(home)
     home.must("rm", "large-cp", "large")
     home.must("gc", "--keep-operations", "0s")
@@ -195,7 +195,7 @@ def test_captures_are_stored_in_the_background_and_again_after_a_kill(own_home: 
     wait_until(is_durable, "the next daemon stores the capture")
     os.kill(worker(home), signal.SIGKILL)
     home.must("checkpoint", "kill-cp3", "-b", "kill", "--wait")
-    home.must("stop", "kill")
+    home.must("stop", "--files", "kill")
     assert home.must("verify", "--read-data").stdout.startswith("no damage")
 
 
@@ -212,13 +212,13 @@ def test_what_is_in_use_is_not_evicted_and_what_cannot_be_told_is_refused(own_ho
     inside(home, "live", "echo on >/srv/on")
     home.must("restore", "live-cp", "-b", "live")
     assert inside(home, "live", "ls /srv/on 2>/dev/null || echo gone") == "gone\n"
-    home.must("stop", "live")
+    home.must("stop", "--files", "live")
 
 
 def test_a_home_without_names_is_small_again(own_home: Home, empty_bytes: int) -> None:
     """The last test of this file: the home has had all sessions above."""
     home = own_home
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
     names = {name for one in home.must("log", "--all", "--json").json() for name in one["names"]}
     home.must("rm", *names)
     assert home.must("du", "--json").json()["stored_bytes"] > 1 << 20

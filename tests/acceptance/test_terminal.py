@@ -159,7 +159,7 @@ def leave_after_a_killed_daemon(home: Home, outer: Seat) -> int:
 
 
 def leave_by_a_stop_from_elsewhere(home: Home, outer: Seat) -> int:
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
     return 128  # the session has no exit status
 
 

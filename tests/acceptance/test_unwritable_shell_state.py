@@ -32,7 +32,7 @@ def test_the_state_of_a_shell_on_a_full_disk_is_kept(home: Home, shell: str) -> 
         assert texts(facts["degraded"]) == [LOST]
         taken = home.must("checkpoint", "full", "-b", branch, "--tier", "files", "--json").json()
         assert not taken["degraded"]
-        stopped = home.must("stop", branch)
+        stopped = home.must("stop", "--files", branch)
         assert stopped.stderr == ""
         home.must("shell", branch, "-d")
         assert inside(home, branch, "echo $x") == "kept\n"
@@ -66,10 +66,10 @@ def test_a_shell_captured_before_its_first_prompt_loses_no_state(home: Home, she
     with session(home, "root", "--shell", shell) as branch:
         wait = "while test -e /slow; do sleep 0.1; done"
         inside(home, branch, f"x=precious; cd /usr; f() {{ echo f; }}; echo '{wait}' >>~/.{shell}rc; touch /slow")
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         for _ in range(2):
             assert "degraded: the shell's state was not restored: " in home.must("shell", branch, "-d").stderr
-            home.must("stop", branch)
+            home.must("stop", "--files", branch)
         home.must("shell", branch, "-d")
         home.must("checkpoint", "slow", "-b", branch, "--tier", "files")
         home.must("run", "-b", branch, "--", "rm", "/slow")
@@ -89,9 +89,9 @@ def test_a_shell_that_cannot_write_files_works_and_the_loss_of_its_state_is_repo
         assert texts(facts["degraded"]) == [LOST]
         taken = home.must("checkpoint", "small", "-b", branch, "--tier", "files", "--json")
         assert LOST in texts(taken.json()["degraded"])
-        (stopped,) = home.must("stop", branch, "--json").json()
+        (stopped,) = home.must("stop", "--files", branch, "--json").json()
         assert texts(stopped["degraded"]) == [LOST]
         home.must("shell", branch, "-d")
         inside(home, branch, "ulimit -f 1")
-        assert f"degraded: {LOST}\n" in home.must("stop", branch).stderr
+        assert f"degraded: {LOST}\n" in home.must("stop", "--files", branch).stderr
     home.must("rm", "small")

@@ -104,7 +104,7 @@ def test_a_home_needs_loop_devices_and_works_again_with_them(unmade: Home) -> No
     unmade.must("setup")
     unmade.must("shell", "main", "-d")
     unmade.must("exec", "--", "echo kept >/srv/kept")
-    unmade.must("stop", "main")
+    unmade.must("stop", "--files", "main")
     unmade.must("daemon", "stop")
     hide_loop_devices(unmade.path.parent)
     refused = unmade.cli("ps")

@@ -111,7 +111,7 @@ def test_a_checkpoint_of_an_ended_session_is_applied(home: Home, client: Client,
     home.must("exec", "-b", branch, "--", f"echo kept > {project}/text")
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     home.must("exec", "-b", branch, "--", f"echo later > {project}/text")
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     found = client.history.apply(f"{branch}-c", paths=[str(project)])
     assert [(one.change, one.name) for one in found.changes] == [("changed", f"{project}/text")]
     assert (project / "text").read_text() == "kept\n"

@@ -50,7 +50,7 @@ def test_a_branch_of_root_is_continued_only_with_user_root(shared: Home, state: 
     branch = f"root-{state}"
     shared.must("shell", branch, "-d")
     if state != "live":
-        shared.must("stop", branch)
+        shared.must("stop", "--files", branch)
     words = ["shell", "-d", f"new-{state}", "--from", branch] if state == "from" else ["shell", "-d", branch]
     refused = as_nobody(shared, *words)
     assert (refused.returncode, refused.stdout) == (4, "")
@@ -105,11 +105,11 @@ def test_the_users_own_branch_is_continued_without_user(shared: Home) -> None:
     for _ in range(2):
         assert as_nobody(shared, "shell", "-d", "own").returncode == 0
     assert user_of(shared, "own") == "nobody"
-    shared.must("stop", "own")
+    shared.must("stop", "--files", "own")
     assert as_nobody(shared, "shell", "-d", "own").returncode == 0
     [found] = [one for one in shared.must("ps", "--json").json() if one["branch"] == "own"]
     assert found["user"] == "nobody"
-    shared.must("stop", "own")
+    shared.must("stop", "--files", "own")
     assert shared.must("show", "own", "--json").json()["user"] == "nobody"
     shared.must("shell", "-d", "own")  # the session belongs to root
     assert user_of(shared, "own") == "nobody"
@@ -152,6 +152,6 @@ def test_a_default_branch_never_leads_root_into_another_users_session(shared: Ho
     terminal = pexpect.spawn(command, words, env=shared.env, cwd="/", timeout=PATIENCE_S, encoding="utf-8")
     terminal.expect_exact("[main (a session of the user nobody): everything here is a copy")
     terminal.close(force=True)
-    shared.must("stop", "main")
+    shared.must("stop", "--files", "main")
     assert shared.cli("shell", "-d").code == 4
     shared.must("rm", "main")

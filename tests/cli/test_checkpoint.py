@@ -85,7 +85,7 @@ def test_a_taken_name_is_refused_and_moves_by_force(home: Home, branch: str) -> 
 
 def test_a_checkpoint_of_a_missing_or_stopped_branch_is_refused(home: Home, branch: str) -> None:
     assert home.cli("checkpoint", "x", "-b", "nosuch").code == 2
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     done = home.cli("checkpoint", f"{branch}-c", "-b", branch)
     assert (done.code, done.stdout) == (4, "")
     assert "next:" in done.stderr
@@ -103,7 +103,7 @@ def test_shell_continues_a_session_stopped_by_checkpoint_park(home: Home, branch
 def test_a_stop_with_a_checkpoint_keeps_the_processes(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "mine=42")
     done = home.must("stop", branch, "--checkpoint", f"{branch}-c")
-    assert re.fullmatch(rf"{branch}  kept as [0-9a-f]{{12}}\n", done.stdout)
+    assert re.fullmatch(rf"{branch}  kept as [0-9a-f]{{12}}  live\n", done.stdout)
     assert home.must("show", f"{branch}-c", "--json").json()["tier"] == "live"
     home.must("shell", branch, "-d")
     assert value_of(home, branch, "mine") == "42"
@@ -147,7 +147,7 @@ def test_restore_prints_the_command_that_restores_the_replaced_session(home: Hom
     assert home.must("show", found[1], "--json").json()["reason"] == "replaced"
     home.must(*found[2].split())
     assert value_of(home, branch, "mine") == "after"
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     tip = home.must("show", branch, "--json").json()["capture"]
     ended = home.must("restore", f"{branch}-c", "--json").json()
     assert (ended["branch"], ended["replaced"]) == (branch, {"capture": tip, "tier": "files"})
@@ -163,7 +163,7 @@ def test_restore_with_json_prints_the_session(home: Home, branch: str) -> None:
 def test_restore_starts_a_branch_that_is_not_live(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "mine=42")
     capture = home.must("checkpoint", f"{branch}-c", "-b", branch, "--json").json()["capture"]
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     home.must("restore", capture[:6], "-b", branch)
     assert value_of(home, branch, "mine") == "42"
 

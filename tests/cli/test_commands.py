@@ -46,7 +46,7 @@ def test_ps_lists_live_sessions(home: Home, branch: str) -> None:
 
 
 def test_ps_all_lists_branches_that_can_be_started_again(home: Home, branch: str) -> None:
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     assert branch not in [one["branch"] for one in home.must("ps", "--json").json()]
     [found] = [one for one in home.must("ps", "--all", "--json").json() if one["branch"] == branch]
     assert (found["state"], found["pid"]) == ("ended", None)
@@ -77,7 +77,7 @@ def test_a_closed_pipe_ends_a_command_silently(home: Home, branch: str) -> None:
 
 def test_stop_keeps_the_files_and_prints_the_capture(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "echo kept > /var/tmp/kept")
-    [found] = home.must("stop", branch, "--json").json()
+    [found] = home.must("stop", "--files", branch, "--json").json()
     assert found["branch"] == branch
     assert found["capture"]
     home.must("shell", branch, "-d")
@@ -108,9 +108,9 @@ def test_an_unknown_name_among_several_leaves_all_as_they_are(home: Home, branch
 
 
 def test_stop_takes_its_branch_from_the_option_and_the_environment_too(home: Home, branch: str) -> None:
-    assert home.must("stop", "-b", branch).stdout.startswith(branch)
+    assert home.must("stop", "--files", "-b", branch).stdout.startswith(branch)
     home.must("shell", branch, "-d")
-    assert home.must("stop", env={"WAYPOINT_BRANCH": branch}).stdout.startswith(branch)
+    assert home.must("stop", "--files", env={"WAYPOINT_BRANCH": branch}).stdout.startswith(branch)
 
 
 def test_logs_print_the_output_of_the_terminal(home: Home, branch: str) -> None:
@@ -124,7 +124,7 @@ def test_logs_follow_until_the_session_ends(home: Home, branch: str) -> None:
     with home.background("logs", "-f", branch) as process:
         home.must("exec", "-b", branch, "--", "echo now$((1+1))")
         read_until(process, b"now2")
-        home.must("stop", branch)
+        home.must("stop", "--files", branch)
         assert process.wait(PATIENCE_S) == 0
 
 

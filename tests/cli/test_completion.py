@@ -26,7 +26,7 @@ def named() -> Iterator[Home]:
         home.must("shell", "lively", "-d")
         home.must("shell", "rested", "-d")
         home.must("checkpoint", "noted", "-b", "rested")
-        home.must("stop", "rested")
+        home.must("stop", "--files", "rested")
         yield home
 
 

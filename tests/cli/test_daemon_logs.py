@@ -95,7 +95,7 @@ def test_only_root_can_read_the_log_and_it_has_no_secrets() -> None:
         )
         home.must("run", "--", "echo", "hunter2")
         home.must("checkpoint", "c", "-m", "hunter2")
-        home.must("stop", "--all")
+        home.must("stop", "--files", "--all")
         home.must("daemon", "stop")
         assert log_of(home).stat().st_mode & 0o777 == 0o600
         assert "serving" in home.must("daemon", "logs").stdout

@@ -43,7 +43,7 @@ def test_operation_events_match_op_log(home: Home) -> None:
     home.must("stop", "ops-f", "--discard")
     home.must("rm", "ops-1")
     home.must("undo")
-    home.must("stop", "ops")
+    home.must("stop", "--files", "ops")
     log = [one for one in home.must("op", "log", "--json").json() if one["number"] not in known]
     events = [one for one in event_list(home) if one["kind"] == "operation" and one["seq"] > begin]
     assert len(log) > 6

@@ -170,7 +170,7 @@ def test_show_of_an_unknown_name_exits_with_2(home: Home, name: str) -> None:
 
 def test_branches_are_listed(home: Home, unchanged: tuple[str, list[str]]) -> None:
     branch, made = unchanged
-    home.must("stop", f"{branch}-f")
+    home.must("stop", "--files", f"{branch}-f")
     found = branches(home)
     assert home.must("branch", "list", "--json").json() == list(found.values())
     assert set(found[branch]) == {"name", "tip", "live", "tier", "created", "captured"}
@@ -185,7 +185,7 @@ def test_branches_are_listed(home: Home, unchanged: tuple[str, list[str]]) -> No
 
 def test_a_live_branch_is_deleted_only_with_stop(home: Home, branch: str) -> None:
     home.must("shell", f"{branch}-x", "-d")
-    home.must("stop", f"{branch}-x")
+    home.must("stop", "--files", f"{branch}-x")
     done = home.cli("branch", "delete", f"{branch}-x", branch)
     assert done.code == 4
     assert f"it has a running session\n  next: stop it first: waypoint stop {branch}\n" in done.stderr
@@ -203,7 +203,7 @@ def test_branch_delete_refuses_checkpoints(home: Home, unchanged: tuple[str, lis
 
 def test_a_stopped_branch_can_be_renamed(home: Home, branch: str, made: list[str]) -> None:
     assert home.cli("branch", "rename", branch, f"{branch}-new").code == 4
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     assert home.cli("branch", "rename", branch, f"{branch}-one").code == 4
     assert home.cli("branch", "rename", "nosuch", f"{branch}-new").code == 2
     assert home.cli("branch", "rename", branch, "bad name").code == 2
@@ -281,7 +281,7 @@ def test_undo_takes_the_number_of_an_operation(home: Home, branch: str, made: li
 
 def test_a_stop_can_be_undone(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "echo kept >/var/tmp/mine")
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     home.must("undo")
     assert branches(home)[branch]["live"] is True
     assert home.must("exec", "-b", branch, "--", "cat /var/tmp/mine").stdout == "kept\n"
@@ -352,7 +352,7 @@ def test_restore_finds_a_renamed_branch(home: Home) -> None:
     assert home.must("exec", "-b", "is", "--", "waypoint checkpoint was-cp --force").stdout.startswith("checkpointed")
     refused = home.cli("exec", "-b", "was", "--", "waypoint checkpoint was-cp --force")
     assert (refused.code, "choose another name\n" in refused.stdout) == (4, True)
-    home.must("stop", "is")
+    home.must("stop", "--files", "is")
     home.must("branch", "delete", "is")
     home.must("undo")
     assert home.must("restore", "was-cp").stdout == "is\n"

@@ -66,7 +66,7 @@ def test_without_json_nothing_is_on_stdout(home: Home) -> None:
 def test_a_stop_that_fails_for_one_session_reports_the_others(home: Home) -> None:
     home.must("shell", "there", "-d")
     home.must("shell", "ended", "-d")
-    home.must("stop", "ended")
+    home.must("stop", "--files", "ended")
     done = home.cli("stop", "ended", "there", "--discard", "--json")
     assert done.code == 4
     found = done.json()

@@ -226,7 +226,7 @@ def test_a_session_whose_processes_cannot_be_kept_is_replaced_by_the_advised_com
     assert refused.code == 5
     with nothing_lost(stocked, "nested"):
         assert follow(stocked, commands_in(next_of(refused.stderr))[-1]).code == 0
-    stocked.must("stop", "nested")
+    stocked.must("stop", "--files", "nested")
 
 
 def test_a_damaged_record_is_replaced_from_a_copy_of_names_db(stocked: Home) -> None:

@@ -102,7 +102,7 @@ def test_remove_ends_sessions_and_leaves_nothing(bare: Home) -> None:
     bare.must("setup")
     bare.must("shell", "-d")
     bare.must("shell", "other", "-d")
-    bare.must("stop", "other")
+    bare.must("stop", "--files", "other")
     process = os.pidfd_open(bare.must("ps", "--json").json()[0]["pid"])
     done = bare.must("setup", "--remove", "--yes")
     assert "ended 1 session" in done.stderr

@@ -164,7 +164,7 @@ def test_wrong_options_start_no_session(home: Home) -> None:
 def test_cwd_can_be_a_directory_of_the_session_only(home: Home) -> None:
     home.must("shell", "t-made", "-d")
     home.must("exec", "-b", "t-made", "--", "mkdir /opt/only-here")
-    home.must("stop", "t-made")
+    home.must("stop", "--files", "t-made")
     home.must("shell", "t-made", "-d", "--cwd", "/opt/only-here")
     assert home.must("exec", "-b", "t-made", "--", "pwd").stdout == "/opt/only-here\n"
     home.must("stop", "t-made", "--discard")
@@ -176,7 +176,7 @@ def test_the_session_runs_the_requested_shell(home: Home, words: list[str]) -> N
     home.must("shell", "t-zsh", "-d", *words, env={} if words else {"SHELL": "/usr/bin/zsh"})
     show = "echo ${ZSH_VERSION:+zsh} $SHELL"
     assert home.must("exec", "-b", "t-zsh", "--", show).stdout == "zsh /usr/bin/zsh\n"
-    home.must("stop", "t-zsh")
+    home.must("stop", "--files", "t-zsh")
     home.must("shell", "t-zsh", "-d")  # a branch keeps its shell
     assert home.must("exec", "-b", "t-zsh", "--", show).stdout == "zsh /usr/bin/zsh\n"
     home.must("stop", "t-zsh", "--discard")
@@ -265,7 +265,7 @@ def test_a_bind_can_be_a_relative_path(home: Home, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("shared")
     subprocess.run(home.argv("shell", "t-bind", "-d", "--bind", ".:/mnt:ro"), env=home.env, cwd=tmp_path, check=True)
     assert home.must("exec", "-b", "t-bind", "--", "cat /mnt/file").stdout == "shared"
-    home.must("stop", "t-bind")
+    home.must("stop", "--files", "t-bind")
 
 
 def test_attaching_to_an_unknown_branch_is_an_error(home: Home, on_terminal: Spawn) -> None:

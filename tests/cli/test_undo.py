@@ -139,7 +139,7 @@ def test_a_number_cannot_be_combined_with_a_branch(home: Home) -> None:
 
 def test_undo_warns_if_it_cannot_restore_the_processes(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "mine=42")
-    home.must("stop", branch)
+    home.must("stop", "--files", branch)
     kept = home.must("show", branch, "--json").json()["capture"][:12]
     told = home.must("undo", "-b", branch)
     expected = f"will be lost: {branch}: its processes (capture {kept} has only files)\n"

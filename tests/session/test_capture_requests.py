@@ -247,7 +247,7 @@ def test_a_stop_during_a_restore_stops_the_restored_session(
 
         def stop() -> Completed:
             begun.set()
-            return home.cli("stop", "main")
+            return home.cli("stop", "--files", "main")
 
         stopped = threads.submit(stop)
         begun.wait()

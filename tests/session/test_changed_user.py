@@ -38,7 +38,7 @@ def left(home: Home, person: Person) -> Iterator[Path]:
     succeeds(person.can(home, "shell", "a", "-d", "--bind", f"{folder}:/mnt", cwd=str(person.home)))
     succeeds(person.can(home, "exec", "-b", "a", "--", LEFT))
     succeeds(person.can(home, "checkpoint", "a-cp", "-b", "a", "--tier", "files"))
-    succeeds(person.can(home, "stop", "a"))
+    succeeds(person.can(home, "stop", "--files", "a"))
     assert ran_by(folder) == {person.uid}  # shows that the state is executed
     yield folder
     home.cli("branch", "delete", "a")
@@ -107,6 +107,6 @@ def test_the_state_of_a_user_is_not_restored_into_a_live_shell_of_root(home: Hom
 
 def test_the_shell_chosen_by_a_user_is_not_the_shell_of_root(home: Home, person: Person) -> None:
     succeeds(person.can(home, "shell", "s", "-d", "--shell", "/bin/dash"))
-    succeeds(person.can(home, "stop", "s"))
+    succeeds(person.can(home, "stop", "--files", "s"))
     assert home.must("shell", "s", "-d", "--user", "root", "--json").json()["shell"] != "/bin/dash"
     stop(home, "s")

@@ -121,7 +121,7 @@ def test_programs_started_again_are_reported_for_forks_and_before_an_undo(
     assert set(forked.stderr.splitlines()) == set(inside.splitlines()[1:])
     (made,) = json.loads(session.exec("waypoint fork less x2 --json").output)
     assert (made["respawned"], len(made["lost"])) == (["sleep 1234"], 1)
-    home.must("stop", "x1")
+    home.must("stop", "--files", "x1")
     home.must("restore", "less", "-b", "main", "--lose-processes")
     undone = home.must("undo")
     kept = r"will be lost: main: its processes \(capture \w+ has only their command lines\)\n"

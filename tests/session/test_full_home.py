@@ -85,8 +85,8 @@ def test_a_full_pool_that_cannot_grow_can_be_freed(small_disk: Home) -> None:
 # Enough space that the pool can grow after `make_room`.
 @pytest.mark.parametrize("small_disk", [SNUG._replace(size_bytes=SNUG.size_bytes + 256 * MIB)], indirect=True)
 def test_a_session_that_filled_the_home_can_be_stopped_and_started_later(full: Home) -> None:
-    full.must("stop", "greedy")
-    full.must("stop", "main")
+    full.must("stop", "--files", "greedy")
+    full.must("stop", "--files", "main")
     make_room(full)
     assert Client(full.path).start("main").exec("cat /srv/kept").output == b"precious\n"
     assert Client(full.path).start("greedy").exec("rm /srv/fill; echo > /srv/x").exit == 0

@@ -129,7 +129,7 @@ def test_a_session_whose_disk_limit_is_used_up_can_be_captured_and_stopped(home:
     begin(home, "used-up", "--disk", "32M")
     assert numbers(home, "used-up", WRITES, "100", "/srv/data")[1] == EDQUOT
     home.must("checkpoint", "used", "-b", "used-up")
-    home.must("stop", "used-up")
+    home.must("stop", "--files", "used-up")
     begin(home, "used-up")
     assert home.must("exec", "-b", "used-up", "--", "stat -c %s /srv/data").stdout.strip() != "0"
     home.must("stop", "used-up", "--discard")
@@ -214,9 +214,9 @@ def test_a_branch_keeps_its_limits_until_others_are_given(home: Home) -> None:
     asked = ("--pids", "100", "--cpus", "1.5", "--memory", "512M")
     limits = {"memory_bytes": 512 * MIB, "cpus": 1.5, "pids": 100, "disk_bytes": None}
     assert begin(home, "kept", *asked)["limits"] == limits
-    home.must("stop", "kept")
+    home.must("stop", "--files", "kept")
     assert begin(home, "kept")["limits"] == limits
-    home.must("stop", "kept")
+    home.must("stop", "--files", "kept")
     assert home.must("show", "kept", "--json").json()["limits"] == limits
     assert begin(home, "kept", "--pids", "200")["limits"] == {**limits, "pids": 200}
     assert "pids 200" in home.must("show", "kept").stdout
@@ -350,7 +350,7 @@ def test_a_session_with_frozen_cgroups_of_its_own_can_be_stopped() -> None:
         assert home.must("exec", "--", command).stdout.split() == ["32", str(EAGAIN)]
         before = facts(home, "main")["processes"]
         assert before >= 4  # processes in the nested groups count, too
-        home.must("stop", "main")
+        home.must("stop", "--files", "main")
         assert not Path(group).exists()
         assert home.must("exec", "-b", begin(home, "main")["branch"], "--", "echo here").stdout == "here\n"
 

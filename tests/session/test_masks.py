@@ -149,7 +149,7 @@ def test_processes_are_not_restored_without_the_paths_masked_in_them() -> None:
         home.must("shell", "main", "-d", "--user", "root")
         home.must("exec", "--", "echo kept >/srv/kept")
         home.must("checkpoint", "there", "--tier", "live")
-        home.must("stop", "main")
+        home.must("stop", "--files", "main")
         home.must("daemon", "stop")
         with contextlib.closing(sqlite3.connect(home.path / "names.db")) as db, db:
             db.execute("""UPDATE captures SET record = replace(record, '"masked":[', '"masked":["/proc/nothing",')""")

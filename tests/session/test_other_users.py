@@ -50,7 +50,7 @@ def test_a_user_gets_a_session_as_themselves(shared: Home, person: Person) -> No
     succeeds(person.can(shared, "restore", "mine-cp"))
     succeeds(person.can(shared, "undo", "-b", "mine"))
     succeeds(person.can(shared, "exec", "-b", "mine", "--", "waypoint fork mine mine-3"))
-    succeeds(person.can(shared, "stop", "mine-2", "mine-3"))
+    succeeds(person.can(shared, "stop", "--files", "mine-2", "mine-3"))
     succeeds(person.can(shared, "branch", "rename", "mine-2", "mine-4"))
     succeeds(person.can(shared, "rm", "mine-cp", "mine-4"))
     assert "mine" in succeeds(person.can(shared, "logs", "mine"))
@@ -60,12 +60,12 @@ def test_a_user_gets_a_session_as_themselves(shared: Home, person: Person) -> No
 def test_stop_all_stops_only_the_sessions_of_the_user(shared: Home, own: str, person: Person) -> None:
     before = {one["branch"] for one in shared.must("ps", "--json").json()}
     succeeds(person.can(shared, "shell", "also", "-d"))
-    done = person.can(shared, "stop", "--all")
+    done = person.can(shared, "stop", "--files", "--all")
     left = {one["branch"] for one in shared.must("ps", "--json").json()}
     assert sorted(line.split()[0] for line in succeeds(done).splitlines()) == sorted({"also", own})
     assert done.stderr == f"waypoint: did not stop {len(left)} sessions of other users\n"
     assert left == before - {own} >= {"roots"}
-    assert person.can(shared, "stop", "--all", "--json").stdout == "[]\n"
+    assert person.can(shared, "stop", "--files", "--all", "--json").stdout == "[]\n"
     succeeds(person.can(shared, "shell", own, "-d"))
 
 
@@ -94,7 +94,7 @@ def test_a_user_gets_no_higher_limit_than_the_usual_one(shared: Home, trusting: 
 
 def test_a_refused_undo_reveals_nothing_of_the_operation(shared: Home, person: Person) -> None:
     shared.must("shell", "roots-2", "-d", "--user", "root")
-    shared.must("stop", "roots-2")
+    shared.must("stop", "--files", "roots-2")
     number = shared.must("op", "log", "-n", "1", "--json").json()[0]["number"]
     done = person.can(shared, "undo", str(number))
     refused(done, f"you are {person.name}")
@@ -120,7 +120,7 @@ ON_ROOTS_SESSION = {
     "restore of files over": ("restore", "own-cp", "-b", "roots", "--only", "files"),
     "fork of a branch": ("fork", "roots", "new"),
     "fork of a checkpoint": ("fork", "roots-cp", "new"),
-    "stop": ("stop", "roots"),
+    "stop": ("stop", "--files", "roots"),
     "rename": ("branch", "rename", "roots-ended", "new"),
     "remove": ("rm", "roots-cp"),
     "remove, among the own": ("rm", "own-cp", "roots-cp"),
@@ -134,7 +134,7 @@ def own(shared: Home, person: Person) -> str:
     succeeds(person.can(shared, "shell", "own", "-d"))
     succeeds(person.can(shared, "checkpoint", "own-cp", "-b", "own"))
     shared.must("shell", "roots-ended", "-d", "--user", "root")
-    shared.must("stop", "roots-ended")
+    shared.must("stop", "--files", "roots-ended")
     return "own"
 
 

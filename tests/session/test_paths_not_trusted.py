@@ -80,7 +80,7 @@ def test_a_session_is_not_started_if_its_proc_was_replaced(place: Home, made: st
     with begun(place) as branch:
         run(place, branch, replaced("proc", by=made))
         inside(place, branch, "echo kept >/srv/kept")
-        place.must("stop", branch)
+        place.must("stop", "--files", branch)
         name = refused(place.cli("shell", branch, "-d"), "/proc")
         with begun(place) as other:  # follows the advice
             place.must("restore", name, "-b", other, "--only", "files")
@@ -120,7 +120,7 @@ def test_a_link_cannot_change_where_devices_come_from(place: Home, second: Path)
         )
         inside(place, branch, "cd /")
         run(place, branch, replaced(str(second).lstrip("/"), by=link_to(place.runtime / "kit")))
-        place.must("stop", branch)
+        place.must("stop", "--files", branch)
         done = place.must("shell", branch, "-d")
         assert f"degraded: {second} (the session has changed its mount point: its changes wait)\n" in done.stderr
         assert inside(place, branch, "stat -f -c %T /dev; test ! -e /dev/kmsg && echo none") == "tmpfs\nnone\n"
@@ -181,7 +181,7 @@ def test_a_bind_does_not_follow_a_link_of_a_session(place: Home, tmp_path: Path)
     outside.mkdir()
     with begun(place, "--bind", f"{shared}:/shared", "--bind", f"{shared}/below:/below") as branch:
         inside(place, branch, f"mv /shared/below /shared/was; ln -s {outside} /shared/below")
-        place.must("stop", branch)
+        place.must("stop", "--files", branch)
         done = place.cli("shell", branch, "-d")
         assert done.code != 0
         assert f"{shared}/below" in done.stderr
@@ -215,7 +215,7 @@ def test_a_program_cannot_open_the_interpreter_of_the_daemon_as_its_own(place: H
                     place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
                     place.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
                 elif way != "run":
-                    place.must("stop", branch)
+                    place.must("stop", "--files", branch)
                     place.must("shell", branch, "-d", "--user", "nobody" if way.startswith("a user") else "root")
                 if way.endswith("run"):
                     inside(place, branch, "rm -f /tmp/exe")

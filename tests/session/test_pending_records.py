@@ -40,7 +40,7 @@ def begin(home: Home) -> Session:
 
 def stop(home: Home, *options: str) -> None:
     """Stop the session while the disk is full, and check the error."""
-    done = home.cli("stop", "main", *options)
+    done = home.cli("stop", "--files", "main", *options)
     assert (done.code, done.stdout) == (125, "")
     assert "cannot record that the session has ended on branch main: " in done.stderr
     assert "No space left on device" in done.stderr

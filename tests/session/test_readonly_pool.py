@@ -99,7 +99,7 @@ def abort(home: Home) -> None:
 
 def end_all(home: Home) -> None:
     """Stop all sessions and the daemon, and wait until the pool is unmounted."""
-    home.must("stop", "--all")
+    home.must("stop", "--files", "--all")
     home.must("daemon", "stop")
     wait_for_no_loop(home.path / "pool.img")
 
@@ -183,7 +183,7 @@ def test_captures_and_sessions_on_a_read_only_pool_can_be_copied(own: Home, tmp_
 @pytest.mark.parametrize("options", [(), ("--discard",)], ids=["kept", "discarded"])
 def test_a_session_on_a_read_only_pool_can_be_stopped(own: Home, options: tuple[str, ...]) -> None:
     abort(own)
-    own.must("stop", "main", *options)
+    own.must("stop", "--files", "main", *options)
     assert own.must("ps", "--json").json() == []
     own.must("daemon", "stop")
     own.must("shell", "main", "-d")

@@ -240,7 +240,7 @@ def test_a_branch_keeps_and_shows_its_allowances(home: Home) -> None:
     assert "with namespaces and mounts (--allow userns)" in show_after_checkpoint(home, "kept")
     rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
     assert "kept may make namespaces and mounts" in rows["system calls of sessions"]["why"]
-    home.must("stop", "kept")
+    home.must("stop", "--files", "kept")
     assert begin(home, "kept")["seccomp"] == "userns"
     home.must("checkpoint", "kept-c", "-b", "kept", "--park")
     done = home.cli("shell", "kept", "-d", "--user", "root", "--allow", "userns")  # the same allowance as before
@@ -270,7 +270,7 @@ def test_processes_captured_without_a_filter_are_restored_without_a_filter() -> 
     with open_home("earlier", seccomp=False) as home:
         begin(home, "old")
         home.must("checkpoint", "kept", "-b", "old", "--tier", "live")
-        home.must("stop", "old")
+        home.must("stop", "--files", "old")
         home.must("daemon", "stop")
         config = json.loads((home.path / "config.json").read_text())
         del config["seccomp"]

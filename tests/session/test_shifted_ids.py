@@ -234,7 +234,7 @@ def test_processes_captured_with_host_ids_are_restored_with_host_ids() -> None:
         start_counting(home, "old")
         inside(home, "old", "touch /opt/f; chown 33:44 /opt/f; echo x >/dev/shm/x; chown 33 /dev/shm/x")
         assert home.must("checkpoint", "kept", "-b", "old", "--json").json()["tier"] == "live"
-        home.must("stop", "old")
+        home.must("stop", "--files", "old")
         home.must("daemon", "stop")
         config = json.loads((home.path / "config.json").read_text())
         del config["ids"]  # homes of earlier versions lack this setting

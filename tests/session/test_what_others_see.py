@@ -26,7 +26,7 @@ def home(let_in: Home) -> Home:
     inside(let_in, "began", f"cat /srv/{WORD} & until pgrep -x {WORD}; do :; done; rm {WORD}")
     let_in.must("checkpoint", "again-cp", "-b", "began", "--tier", "respawn")
     let_in.must("shell", "roots", "-d", "--from", "again-cp", "--user", "root")
-    let_in.must("stop", "began")
+    let_in.must("stop", "--files", "began")
     return let_in
 
 
@@ -72,7 +72,7 @@ def test_a_user_sees_which_programs_ran_in_their_own_sessions(home: Home, person
 def test_a_session_of_a_user_shows_no_more_than_the_user_sees(home: Home, person: Person) -> None:
     """The branch was root's, so requests from inside can name its earlier captures."""
     home.must("shell", "given", "-d", "--from", "live-cp", "--user", "root")
-    home.must("stop", "given")
+    home.must("stop", "--files", "given")
     home.must("shell", "given", "-d", "--user", person.name)
     for words in ("log --json", "show live-cp --json", "ps --json"):
         done = home.must("exec", "-b", "given", "--", f"waypoint {words}")

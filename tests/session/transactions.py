@@ -193,7 +193,7 @@ TRANSACTIONS = {
         becomes=OLD,
         dead=True,
         dumps=False,
-        first=(("stop", "w"),),
+        first=(("stop", "--files", "w"),),
     ),
     "undo-of-park": Transaction(
         ("undo", "-b", "w"),
@@ -239,7 +239,7 @@ TRANSACTIONS = {
         first=(("fork", "base", *FORKS),),
     ),
     "stop": Transaction(
-        ("stop", "w"),
+        ("stop", "--files", "w"),
         steps=END,
         sure=END,
         is_done=lambda client: not is_live(client, "w"),

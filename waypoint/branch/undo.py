@@ -14,7 +14,7 @@ Lookup = Callable[[str], Ref | None]
 """Looks up what a name stands for: `Names.ref`, `Change.ref`, or the `get` of a dict from `Names.refs`."""
 
 
-IDLE_PARK, RETURN = "idle-park", "return"
+IDLE_PARK, RETURN, DISCARD = "idle-park", "return", "discard"
 BY_ITSELF = frozenset({IDLE_PARK, RETURN})
 """The verbs of operations that park an unused session and bring it back. 'undo' without a number leaves them out."""
 
@@ -99,7 +99,7 @@ def plan(
         said = "it is older than the operations that are kept: captures that its undo needs may have been removed"
         next_step = "'waypoint setup --undo-budget SIZE' keeps more; see 'waypoint op log'"
         raise _impossible(operation, said, next_step, code="undo-expired")
-    if operation.verb == "discard":
+    if operation.verb == DISCARD:
         raise _impossible(operation, "the files of the session were deleted")
     if operation.applied is not None:
         count = operation.applied.count

@@ -429,11 +429,13 @@ class Session:
         """What the session has changed of the machine, as in History.diff."""
         return self._client.history.diff(self.branch, paths=paths, patch=patch)
 
-    def stop(self, *, discard: bool = False, checkpoint: str | None = None) -> StopFacts:
+    def stop(self, *, discard: bool = False, checkpoint: str | None = None, keep_programs: bool = False) -> StopFacts:
         """End the session and keep its files as the branch's tip, or delete them. `checkpoint`: first make a checkpoint
-        of this name, with the processes, which becomes the tip.
+        of this name, with the processes, which becomes the tip. `keep_programs`: keep the processes, too, or what can
+        be kept of them (`tier` of the answer); the next start continues them.
         """
-        return parse(StopFacts, self._ask_once("stop", {"discard": discard, "checkpoint": checkpoint}))
+        body: dict[str, object] = {"discard": discard, "checkpoint": checkpoint, "keep_programs": keep_programs}
+        return parse(StopFacts, self._ask_once("stop", body))
 
     def _path(self) -> str:
         return f"/v1/sessions/{quote_branch(self.branch)}"

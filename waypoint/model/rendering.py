@@ -215,7 +215,9 @@ def _count(number: int | None) -> str:
 
 def stop_line(stopped: StopFacts) -> str:
     """Return the line of `stop` about a session."""
-    return f"{stopped.branch}  {f'kept as {short(stopped.capture)}' if stopped.capture else 'discarded'}"
+    return (
+        f"{stopped.branch}  {f'kept as {short(stopped.capture)}  {stopped.tier}' if stopped.capture else 'discarded'}"
+    )
 
 
 def limits(found: LimitFacts) -> str:

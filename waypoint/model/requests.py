@@ -82,10 +82,14 @@ class PublishRequest(Request, frozen=True):
 
 
 class StopRequest(Request, frozen=True):
-    """`checkpoint`: the name of a checkpoint to make before the session ends."""
+    """`checkpoint`: the name of a checkpoint to make before the session ends. `keep_programs`: keep the processes; if
+    they cannot be kept, the command lines of the programs; if they cannot be kept either, the files only. Without it:
+    the files only.
+    """
 
     discard: bool = False
     checkpoint: str | None = None
+    keep_programs: bool = False
 
 
 class CheckpointRequest(Request, frozen=True):

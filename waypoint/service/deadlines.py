@@ -24,15 +24,14 @@ from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import alarm, cgroups
 from waypoint.model.activity import ParkEvent
-from waypoint.model.conditions import Degradation, degradation
-from waypoint.model.errors import CannotCapture, StateConflict, WaypointError, one_line
+from waypoint.model.errors import StateConflict, WaypointError, one_line
 from waypoint.model.records import Capture
 from waypoint.records.callers import for_nobody
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
 from waypoint.session.checkpoint import LossConsent, checkpoint
 from waypoint.session.live.session import LiveSession
-from waypoint.session.parked import ends_at
+from waypoint.session.parked import ends_at, park
 
 BUSY, SLACK_S = 0.01, 0.05
 """Programs that have used more of a processor than this part of the time, and this many seconds, are in use."""
@@ -217,18 +216,7 @@ class Deadlines:
 
     async def _park_expired(self, live: LiveSession) -> Capture:
         """Park the session with its processes; if they cannot be captured, with the command lines of its programs."""
-        sessions, options = self._home.sessions, CaptureOptions(reason="expired", keep_frozen=True)
-        consent = LossConsent(agreed=False, command=f"waypoint stop {live.branch}")
-        try:
-            return (await checkpoint(sessions, live.branch, options, consent, prepare=before_capture)).capture
-        except CannotCapture as error:
-            why = degradation("no-processes", error.code, error.said)
-
-        async def prepare(live: LiveSession) -> list[Degradation]:
-            return [*await before_capture(live), why]
-
-        consent = consent._replace(agreed=True)
-        return (await checkpoint(sessions, live.branch, options, consent, prepare=prepare)).capture
+        return await park(self._home.sessions, live.branch, "expired", before_capture)
 
     async def close(self) -> None:
         """Begin to park no more sessions, and wait for those that are being parked."""

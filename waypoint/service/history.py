@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, limited, walk_all, walk_back
-from waypoint.branch.undo import BY_ITSELF, Lookup, is_from_within, is_of, numbered, only_points, plan
+from waypoint.branch.undo import BY_ITSELF, DISCARD, Lookup, is_from_within, is_of, numbered, only_points, plan
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import StateConflict, WaypointError
@@ -213,7 +213,8 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     def is_shared(one: Operation) -> bool:
         return branch in one.sessions and len(one.sessions) > 1 and not is_anothers(one)
 
-    found = home.names.last_to_undo(lambda one: is_meant(one) or is_shared(one))
+    can_be_undone = _newest_first()
+    found = home.names.last_to_undo(lambda one: can_be_undone(one) and (is_meant(one) or is_shared(one)))
     if found is not None and not is_meant(found):
         others = ", ".join(sorted(one for one in found.sessions if one != branch))
         said = f"it is operation {found.number} ({found.verb}), which also concerns {others}"
@@ -223,6 +224,20 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
         return found
     whose = f"of branch {branch}" if branch is not None else "that you asked for"
     raise _none_left(home, whose, is_meant)
+
+
+def _newest_first() -> Callable[[Operation], bool]:
+    """A predicate for operations, the newest first: whether no session that the operation concerns was discarded
+    afterwards. Nothing brings back the files of such a session.
+    """
+    discarded: set[str] = set()
+
+    def can_be_undone(one: Operation) -> bool:
+        if one.verb == DISCARD:
+            discarded.update(one.sessions)
+        return discarded.isdisjoint((*one.sessions, *one.moves))
+
+    return can_be_undone
 
 
 def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) -> StateConflict:

@@ -3,10 +3,10 @@
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from waypoint.capture.layers.layer import CaptureOptions
-from waypoint.model.conditions import facts_of
+from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture, User
@@ -26,8 +26,8 @@ from waypoint.service.home import Home
 from waypoint.service.returning import Reached, reach, reporting, returned
 from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Pages, Peer, Stream
+from waypoint.session import parked, session_facts
 from waypoint.session import ports as session_ports
-from waypoint.session import session_facts
 from waypoint.session import start as starting
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import Asker, check_owner
@@ -61,12 +61,15 @@ async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionF
 
 
 async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
-    """End the session on `branch`; its files are kept as the branch's tip, or with its processes as a checkpoint.
+    """End the session on `branch`; its files, or what else the request says, are kept as the branch's tip.
 
     Raises CannotCapture if the checkpoint cannot be made; then the session continues. A parked session is brought back
     first, so that its end is the same as without that.
     """
     await returned(home, branch, "stop")
+    if request.keep_programs and request.checkpoint is None and not request.discard:
+        stopped = await parked.stop(home.sessions, branch, before_capture)
+        return _stop_facts(stopped.capture, branch, stopped.degraded)
     if request.checkpoint is None:
         capture: Capture | None = await starting.stop(home.sessions, branch, discard=request.discard)
     elif request.discard:
@@ -77,8 +80,12 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
         capture = (await checkpoint(home.sessions, branch, options, prepare=before_capture)).capture
     if capture is None:
         return StopFacts(branch=branch)
-    degraded = facts_of(capture.degraded)
-    return StopFacts(branch=branch, capture=capture.id, exit=capture.exit, tier=capture.tier, degraded=degraded)
+    return _stop_facts(capture, branch, capture.degraded)
+
+
+def _stop_facts(kept: Capture, branch: str, degraded: Sequence[Degradation]) -> StopFacts:
+    said = facts_of(degraded)
+    return StopFacts(branch=branch, capture=kept.id, exit=kept.exit, tier=kept.tier, degraded=said)
 
 
 async def ports(home: Home, branch: str) -> list[PortFacts]:

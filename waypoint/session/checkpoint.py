@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 POINT = "point"
 """The verb of operations that make a point (Point). 'undo' without a number leaves them out."""
-_PARKS: dict[Reason, str] = {"idle": IDLE_PARK, "expired": "ttl-park"}
+_PARKS: dict[Reason, str] = {"idle": IDLE_PARK, "expired": "ttl-park", "stopped": "end"}
 
 
 class Checkpointed(NamedTuple):

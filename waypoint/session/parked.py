@@ -1,21 +1,83 @@
-"""Branches that were parked because nobody used their sessions (`shell --idle-park`), and their return.
+"""Parking: ending a session so that its programs are kept (`stop`, `shell --idle-park`, `--ttl`), and the return of
+those that were parked because nobody used them.
 
 The tip of such a branch has the reason `idle`. Every request that needs the session brings it back first, under the
 turn (lock) of the branch, so two requests at once start it once. It counts as the same session for `--ttl`.
 """
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from waypoint.branch.undo import RETURN
-from waypoint.model.records import Capture, Setting
+from waypoint.capture.layers.layer import CaptureOptions
+from waypoint.model.conditions import Degradation, degradation
+from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.records import Capture, Reason, Setting
 from waypoint.session.birth.birth import plan_birth, size_of
 from waypoint.session.birth.rights import check_name
 from waypoint.session.birth.tiers import choose
+from waypoint.session.checkpoint import LossConsent, Prepare, checkpoint
+from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry
-from waypoint.session.start import Started, bring_up
+from waypoint.session.start import PATIENCE_S, Started, bring_up
+from waypoint.session.start import stop as end
+
+
+async def park(sessions: Registry, branch: str, reason: Reason, prepare: Prepare) -> Capture:
+    """End the session on `branch` and keep its processes; if they cannot be captured, the command lines of its
+    programs, with the reason in `degraded` of the capture. `prepare`: awaited before each capture. Raises
+    CannotCapture, Failed; then the session continues.
+    """
+    options = CaptureOptions(reason=reason, keep_frozen=True)
+    consent = LossConsent(agreed=False, command=f"waypoint stop --files {branch}")
+    try:
+        return (await checkpoint(sessions, branch, options, consent, prepare=prepare)).capture
+    except CannotCapture as error:
+        why = degradation("no-processes", error.code, error.said)
+
+    async def prepare_again(live: LiveSession) -> Sequence[Degradation]:
+        return [*await prepare(live), why]
+
+    consent = consent._replace(agreed=True)
+    return (await checkpoint(sessions, branch, options, consent, prepare=prepare_again)).capture
+
+
+class Stopped(NamedTuple):
+    """`degraded`: what the capture lacks of the session."""
+
+    capture: Capture
+    degraded: Sequence[Degradation]
+
+
+async def stop(sessions: Registry, branch: str, prepare: Prepare) -> Stopped:
+    """End the session on `branch`, and keep as much of it as possible: as `park` does, or only the files."""
+    why: Sequence[Degradation] = ()
+    if branch not in sessions.unreachable:
+        sessions.get(branch)
+        check_name(sessions.resources, branch, "stop")
+        async with contextlib.AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await held.enter_async_context(sessions.turn(branch))
+            except TimeoutError:
+                why = [degradation("no-processes", detail="another request kept the session busy")]
+            else:
+                try:
+                    capture = await park(sessions, branch, "stopped", prepare)
+                except (CannotCapture, Failed) as error:
+                    why = [degradation("no-processes", error.code, error.said)]
+                except OSError as error:
+                    why = [degradation("no-processes", detail=error.strerror or str(error))]
+                else:
+                    return Stopped(capture, capture.degraded)
+    kept = await end(sessions, branch, discard=False)
+    assert kept is not None  # it is None only if the files are discarded
+    return Stopped(kept, [*kept.degraded, *why])
 
 
 def ends_at(setting: Setting) -> float | None:

@@ -1,11 +1,13 @@
 """`waypoint attach`, `waypoint logs`, `waypoint ps` and `waypoint stop`."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
 
 from waypoint.cli.caller import asker_of, branch_of, home_of, named_branches, require_terminal
 from waypoint.cli.output import (
+    agrees,
     error_value,
     note,
     print_error,
@@ -97,16 +99,19 @@ def stop(given: Given) -> int:
     With `--all`, sessions that this user may not stop are left running.
     """
     client, name = Client(given.text("home")), given.text("checkpoint")
-    branches = _branches(client, given)
+    branches, discard = _branches(client, given), given.flag("discard")
+    keeps_programs = not (discard or given.flag("files") or name is not None)
     stopped: list[StopFacts] = []
     first: WaypointError | None = None
     of_others = 0
     for unknown in _unknown(client, branches) if not given.flag("all") else ():
         print_error(str(unknown))
         first = first or unknown
+    if discard and first is None and not given.flag("yes") and os.isatty(0) and os.isatty(2):
+        branches = [branch for branch in branches if _agrees_to_discard(client, branch)]
     for branch in branches if first is None else ():
         try:
-            stopped.append(client.session(branch).stop(discard=given.flag("discard"), checkpoint=name))
+            stopped.append(client.session(branch).stop(discard=discard, checkpoint=name, keep_programs=keeps_programs))
         except WaypointError as error:
             if given.flag("all") and isinstance(error, NotAllowed):
                 of_others += 1
@@ -125,6 +130,22 @@ def stop(given: Given) -> int:
     return first.exit_code if first is not None else 0
 
 
+def _agrees_to_discard(client: Client, branch: str) -> bool:
+    """Whether the user agrees to lose the changes of a session; True without asking if there are none."""
+    changed, names = 0, []
+    with contextlib.suppress(WaypointError):  # the branch has no session, or no capture
+        changed = sum(one.kind == "file" for one in client.history.diff(branch, lines=False))
+        own = [capture for capture in client.history.log(branch) if capture.branch == branch]
+        names = [name for capture in own for name in capture.names if name != branch]
+    if not changed and not names:
+        return True
+    left = f"; checkpoints remain: {', '.join(names)}" if names else ""
+    if agrees(f"{branch} has {changed} changed files; nothing brings them back{left}. Discard the session?"):
+        return True
+    note(f"{branch}: not discarded")
+    return False
+
+
 def _branches(client: Client, given: Given) -> list[str]:
     """Return the branches to stop. Raises UsageProblem if the options contradict each other."""
     stop_all, named = given.flag("all"), named_branches(given)
@@ -134,6 +155,9 @@ def _branches(client: Client, given: Given) -> list[str]:
     if given["checkpoint"] is not None and (stop_all or len(named) > 1):
         said = "--checkpoint takes the name of one checkpoint, so only one session can be stopped"
         raise UsageProblem("stop", " ".join(named) or "--all", said, "give one branch")
+    if given.flag("files") and (given.flag("discard") or given["checkpoint"] is not None):
+        other = "--discard" if given.flag("discard") else "--checkpoint"
+        raise UsageProblem("stop", "--files", f"it cannot be combined with {other}", "leave out one of them")
     if stop_all:
         return [session.branch for session in client.sessions()]
     return named or [branch_of(given)]

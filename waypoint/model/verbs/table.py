@@ -280,13 +280,21 @@ _STOP = Verb(
             "First save files and processes as checkpoint NAME. If this fails: exit status 5.",
             "NAME",
         ),
-        Option(("--discard",), "flag", "Delete the session's files."),
+        Option(("--files",), "flag", "Keep the files only: end the programs, so that the shell saves its history."),
+        Option(("--discard",), "flag", "Delete the session's files. On a terminal, asks first if files were changed."),
+        Option(("--yes",), "flag", "With --discard: do not ask."),
         JSON,
         HOME,
     ),
-    """End sessions and keep their files.
+    """End sessions, and keep their files and programs.
 
-    'waypoint shell BRANCH' continues from the files.""",
+    The processes are saved with their memory, as by 'waypoint checkpoint --park'; if they cannot be saved, the command
+    lines of the programs, to start them again; if the session does not let that be done, only the files. Prints which
+    (tier `live`, `respawn` or `files`). 'waypoint shell BRANCH' continues the session. With --files it continues with a
+    new shell.
+
+    --discard deletes what was changed since the branch's last capture or checkpoint; these remain. Nothing brings it
+    back: 'waypoint undo' without a number leaves out what was done on the branch before.""",
     "Example: waypoint stop fix-1 fix-2; waypoint stop fix-3 --checkpoint before-lunch",
     arguments=(BRANCHES,),
 )
@@ -970,6 +978,17 @@ _REWIND_INSIDE = Verb(
     "Example: waypoint rewind --list; waypoint rewind -n 2",
 )
 
+_STOP_INSIDE = Verb(
+    _STOP.name,
+    tuple(option for option in _STOP.options if option.flags[-1] in ("--branch", "--checkpoint", "--files", "--json")),
+    """End this session, and keep its files and programs.
+
+    Saves the processes with their memory, if possible, else the command lines of the programs, else the files only.
+    'waypoint shell BRANCH' outside of the session continues it; with --files, with a new shell.""",
+    "Example: waypoint stop",
+    arguments=_STOP.arguments,
+)
+
 _STATUS = Verb(
     "status",
     (JSON,),
@@ -998,7 +1017,7 @@ INSIDE: tuple[Verb, ...] = (
     _inside(_LOGS, "--branch"),
     _DOCTOR_INSIDE,
     _STATUS,
-    _inside(_STOP, "--branch", "--checkpoint", "--json"),
+    _STOP_INSIDE,
 )
 """The verbs that work inside a session, with the options that make sense for the session's own branch. A session can
 end itself, but cannot delete its files.

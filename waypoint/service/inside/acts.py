@@ -147,7 +147,9 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
 
 
 async def stop(home: Home, live: LiveSession, given: Given) -> Printed:
-    stopped = await sessions.stop(home, live.branch, StopRequest(checkpoint=given.text("checkpoint")))
+    name = given.text("checkpoint")
+    request = StopRequest(checkpoint=name, keep_programs=name is None and not given.flag("files"))
+    stopped = await sessions.stop(home, live.branch, request)
     return Printed(_text([stop_line(stopped)], stopped), [stopped])
 
 
