@@ -37,7 +37,7 @@ class Storing:
     """Stores the captures of a home. `lock`: held while images are stored, or removed."""
 
     def __init__(self, names: Names, captures: Captures, jobs: Jobs, on_stored: Callable[[], Awaitable[None]]) -> None:
-        """`on_stored`: awaited when there is nothing left to be stored."""
+        """`on_stored`: awaited when there is nothing left to be stored, and each LONGEST_S while there is."""
         self._names = names
         self._captures = captures
         self._jobs = jobs
@@ -124,6 +124,7 @@ class Storing:
         """
         count = new_bytes = 0
         failed: list[WaypointError] = []
+        called = self._loop.time()
         try:
             while not self._is_closed:
                 awaited = next(iter(self._waiting), None)
@@ -135,6 +136,9 @@ class Storing:
                         job.report(items=count)
                     except WaypointError as error:
                         failed.append(error)
+                    if self._loop.time() > called + LONGEST_S:
+                        called = self._loop.time()
+                        await self._on_stored()
                 elif awaited is not None:
                     self._answer(awaited, _not_stored(awaited, "it has been removed"))
                 elif not self._waiting:

@@ -17,7 +17,7 @@ from waypoint.upper.contract import Shares
 
 LEAST_HOT_BYTES = 32 << 20
 """What a `gc` leaves outside of the store of captures that only undo needs: less is not worth the time."""
-MOST_HOT_BYTES = 1 << 30
+MOST_HOT_BYTES = 256 << 20
 _HOT_SHARE = 4
 _SPARE_SHARE = 10
 _MEASURE_AGAIN_S = 600.0

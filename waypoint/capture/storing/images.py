@@ -49,7 +49,7 @@ _MAX_JSON_INT = (1 << 53) - 1
 _LEFT_OUT = {"files": ("tree",), "processes": ("frozen_us",)}
 
 
-_ANCESTORS = 20
+_ANCESTORS = 1000
 
 OnProgress = Callable[[int], None]
 Writing = Callable[[], AbstractContextManager[object]]
