@@ -61,6 +61,7 @@ from waypoint.model.session_facts import SurveyedProcess
 from waypoint.model.stages import Stage
 from waypoint.processes.certain import Program
 from waypoint.processes.criu.comparison import Difference
+from waypoint.processes.criu.memory_plan import MemoryPlan
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
 from waypoint.processes.respawn.manifest import Manifest
@@ -482,6 +483,15 @@ class HeldCapture:
     def memory(self) -> str:
         """The path of the folder with the files of /dev/shm; "" if there were none."""
         return FILES.memory(self._area, self.capture)
+
+    @property
+    def criu(self) -> CriuProgram:
+        """The CRIU that restores the processes. Raises HostLacks, Failed."""
+        return self._find_criu()
+
+    def memory_plan(self) -> "contextlib.AbstractContextManager[tuple[MemoryPlan, int]]":
+        """The plan of a template, and a descriptor of the images for it. Raises StoreDamaged."""
+        return PROCESSES.memory_plan(self._area, self.capture)
 
     @property
     def memory_bytes(self) -> int:

@@ -6,16 +6,20 @@ processes that CRIU restores are its children; when CRIU ends, the launcher beco
 """
 
 import contextlib
+import fcntl
 import os
+import signal
+import socket
+import struct
 from collections.abc import Callable
 from typing import NoReturn
 
 from waypoint.launch.externals import mount_apart
-from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
+from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, CriuTemplate
 from waypoint.linux.calls import hard_limits
 from waypoint.linux.net import network
 from waypoint.linux.storage import mounts
-from waypoint.linux.tasks import namespaces, procfs
+from waypoint.linux.tasks import cgroups, namespaces, procfs
 from waypoint.linux.tasks.clone import wait_entered
 
 _OWN_FDS = 2  # CRIU's socket and its output file; the descriptors for the session's ids follow them
@@ -24,10 +28,14 @@ _RUN = "/run"  # CRIU caches the kernel's features there, if it is a tmpfs
 APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
 """The folder, as CRIU sees it, that contains the session's mounts from outside (externals.py)."""
+_HIGH_FD = 64  # above the descriptors that CRIU gets
 _NICE = -15  # priority of a CRIU that dumps, because the session is frozen during the dump
 
-Announce = Callable[[list[int]], None]
-"""Called just before execve, with a pidfd of the process."""
+_TEMPLATE_S = 30.0  # how long a template may take to fork: it copies the page tables of its memory
+_PID = struct.Struct("=i")
+
+Announce = Callable[[int], None]
+"""Called with the pid of the process, just before execve."""
 
 
 def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoReturn:
@@ -47,13 +55,27 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
     _make_private()
     mounts.bind(spec.run, _RUN)
     namespaces.setns(session, namespaces.CLONE_NEWNET)
-    _become(spec, fds, announce)
+    _become(_found(spec), spec, fds, announce)
+
+
+def become_template(spec: CriuTemplate, fds: list[int], announce: Announce) -> NoReturn:
+    """Become a template (templates.py). Its children have its limits, its keyring excepted. It ends with the launcher,
+    which the children need as their parent. An error before execve raises OSError.
+    """
+    namespaces.set_death_signal(signal.SIGKILL)
+    os.umask(0o022)
+    procfs.set_oom_score(1000)  # nothing is lost with it
+    hard_limits.raise_own(spec.hard_limits)
+    _make_private()
+    mounts.bind(spec.run, _RUN)
+    _become(_found(spec), spec, fds, announce)
 
 
 def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
-    """Become a CRIU that restores a session, with the session's mounts in `APART_SEEN` and a new session keyring.
-    An error before execve raises OSError.
+    """Become a CRIU that restores a session, with the session's mounts in `APART_SEEN` and a new session keyring. With
+    a template, have the template fork that CRIU, and end. An error before execve raises OSError.
     """
+    own_fds = _OWN_FDS + spec.from_template
     os.setsid()
     os.umask(0o022)
     hard_limits.raise_own(spec.hard_limits)
@@ -62,25 +84,57 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
         namespaces.unshare(namespaces.CLONE_NEWNET)
         network.accept_any_address()
     # This comes before the bind over /run, because the sources of these mounts are folders below /run.
-    mount_apart(spec.mounts, fds[_OWN_FDS:], f"{spec.run}/{APART}")
+    mount_apart(spec.mounts, fds[own_fds:], f"{spec.run}/{APART}")
     mounts.bind(spec.run, _RUN, recursive=True)
     namespaces.join_new_session_keyring()
     wait_entered()
-    _become(spec, fds[:_OWN_FDS], announce)
+    program = _found(spec)
+    if spec.from_template and (worker := _fork_from_template(spec, fds)):
+        procfs.set_oom_score(procfs.oom_score(), worker)  # the template's is another
+        for group in cgroups.twins(spec.mounts.cgroup):
+            cgroups.write(group, "cgroup.procs", str(worker))
+        announce(worker)
+        os._exit(0)
+    _become(program, spec, fds[:_OWN_FDS], announce)
 
 
-def _become(spec: CriuBeside | CriuInto, fds: list[int], announce: Announce) -> NoReturn:
+def _fork_from_template(spec: CriuInto, fds: list[int]) -> int:
+    """Have the template fork a CRIU into the cgroup and the namespaces of this process. Return its pid, or 0 if the
+    template has ended or failed. Raises TimeoutError.
+    """
+    ours, theirs = socket.socketpair()
+    ours.settimeout(_TEMPLATE_S)
+    kept = [os.open(namespaces.path(os.getpid(), kind), os.O_RDONLY) for kind in ("mnt", "net")]
+    group = os.open(spec.mounts.cgroup, os.O_PATH | os.O_DIRECTORY)
+    with socket.socket(fileno=os.dup(fds[_OWN_FDS])) as template:
+        try:
+            socket.send_fds(template, [b"+"], [*fds[:_OWN_FDS], *kept, group, theirs.fileno()])
+        except (BrokenPipeError, ConnectionResetError):
+            return 0
+    theirs.close()
+    answer = ours.recv(_PID.size)
+    return int(_PID.unpack(answer)[0]) if answer else 0
+
+
+def _found(spec: CriuBeside | CriuInto | CriuTemplate) -> str:
+    """Return the path of CRIU's program, and protect /tmp from it.
+
+    CRIU makes folders in /tmp, some of them as the session's root, and leaves them if it is killed. So its writes to
+    /tmp go to a separate layer. Reads still reach the host's /tmp, which may contain CRIU's program and libraries.
+    """
     program = os.path.realpath(spec.argv[0], strict=True)  # raises now, while the failure can still be reported
-    # CRIU makes folders in /tmp, some of them as the session's root, and leaves them if it is killed. So its writes to
-    # /tmp go to a separate layer. Reads still reach the host's /tmp, which may contain CRIU's program and libraries.
     mounts.keep_writes_apart(_TMP, needed=program)
-    announce([os.pidfd_open(os.getpid())])
-    socket, output = (os.dup(fd) for fd in fds)
+    return program
+
+
+def _become(program: str, spec: CriuBeside | CriuInto | CriuTemplate, fds: list[int], announce: Announce) -> NoReturn:
+    """`fds`: CRIU's socket, its output, and those that become the descriptors after its socket."""
+    announce(os.getpid())
     null = os.open("/dev/null", os.O_RDONLY)
-    for fd, place in ((null, 0), (output, 1), (output, 2), (socket, CRIU_SOCKET_FD)):
+    control, output, *more = (fcntl.fcntl(fd, fcntl.F_DUPFD, _HIGH_FD) for fd in fds)
+    for place, fd in enumerate((null, output, output, control, *more)):
         os.dup2(fd, place)
-    os.set_inheritable(CRIU_SOCKET_FD, True)  # noqa: FBT003 - dup2 onto itself would leave close-on-exec set
-    os.closerange(CRIU_SOCKET_FD + 1, 4096)
+    os.closerange(CRIU_SOCKET_FD + 1 + len(more), 4096)
     try:
         os.execve(program, spec.argv, spec.env)
     except OSError as error:

@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 from waypoint.launch import externals
 from waypoint.launch.launcher_link import Launcher, Started
-from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, StartSpec
+from waypoint.launch.spec import (
+    CRIU_SOCKET_FD,
+    TEMPLATE_IMAGES_FD,
+    TEMPLATE_PLAN_FD,
+    CriuBeside,
+    CriuInto,
+    CriuTemplate,
+    StartSpec,
+)
 from waypoint.launch.start import furnish_network
 from waypoint.linux.net import netns
 from waypoint.linux.storage import mounts
@@ -78,10 +86,33 @@ class CriuSpawner:
 
         return spawn
 
-    def into(self, start: StartSpec, hard_limits: dict[str, int], *, no_host_network: bool = False) -> Spawn:
+    def template(self, hard_limits: dict[str, int], plan_fd: int, images_fd: int) -> Spawn:
+        """Return the function that starts a template (templates.py). `plan_fd`, `images_fd`: see CriuTemplate."""
+
+        def spawn(command: CriuCommand) -> Process:
+            group = f"{self._dumps}/{new_id()}"
+            cgroups.create(group)
+            try:
+                argv = [*command.argv(CRIU_SOCKET_FD), str(TEMPLATE_PLAN_FD), str(TEMPLATE_IMAGES_FD)]
+                spec = CriuTemplate(run=self._run, cgroup=group, argv=argv, env=command.env, hard_limits=hard_limits)
+                return self._start(spec, command, group, (plan_fd, images_fd))
+            except BaseException:
+                cgroups.end(group)
+                raise
+
+        return spawn
+
+    def into(
+        self,
+        start: StartSpec,
+        hard_limits: dict[str, int],
+        *,
+        no_host_network: bool = False,
+        template_fd: int | None = None,
+    ) -> Spawn:
         """Return the function that starts a CRIU to restore a session. `start`: the mounts and the cgroup of the
         restored session. `hard_limits`: the hard resource limits of the captured processes. `no_host_network`: see
-        CriuInto.
+        CriuInto. `template_fd`: the socket of the template that forks the CRIU.
         """
 
         def spawn(command: CriuCommand) -> Process:
@@ -93,16 +124,23 @@ class CriuSpawner:
                 env=command.env,
                 hard_limits=hard_limits,
                 no_host_network=no_host_network,
+                from_template=template_fd is not None,
             )
             try:
-                return self._start(spec, command)
+                return self._start(spec, command, more=() if template_fd is None else (template_fd,))
             except OSError as error:
                 raise externals.misplaced(error) or error from error
 
         return spawn
 
-    def _start(self, spec: CriuBeside | CriuInto, command: CriuCommand, group: str = "") -> Process:
-        starting = self._launcher.carry_out(spec, (command.socket_fd, command.words_fd))
+    def _start(
+        self,
+        spec: CriuBeside | CriuInto | CriuTemplate,
+        command: CriuCommand,
+        group: str = "",
+        more: tuple[int, ...] = (),
+    ) -> Process:
+        starting = self._launcher.carry_out(spec, (command.socket_fd, command.words_fd, *more))
         return LaunchedCriu(asyncio.run_coroutine_threadsafe(starting, self._loop).result(), group)
 
 

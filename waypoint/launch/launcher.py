@@ -1,7 +1,7 @@
 """The launcher: the small process that forks sessions and CRIU, because the daemon is large and has threads.
 
 The launcher is a `python -I -S` that calls `main`. It receives requests on a SOCK_SEQPACKET socket. A request is a
-LaunchSpec in JSON together with a socket for the answer and up to four more descriptors (spec.py). The launcher carries
+LaunchSpec in JSON together with a socket for the answer and up to five more descriptors (spec.py). The launcher carries
 out each request in a forked task, so that requests run in parallel. It ends when the daemon closes its side of the
 socket. The launcher is also the reaper of the sessions that it has started.
 
@@ -19,17 +19,17 @@ from typing import NoReturn
 
 import msgspec
 
-from waypoint.launch.criu import become_beside, become_into
+from waypoint.launch.criu import become_beside, become_into, become_template
 from waypoint.launch.enter import enter
 from waypoint.launch.program import set_resource_limits
-from waypoint.launch.spec import CriuBeside, CriuInto, LaunchAnswer, LaunchSpec, StartSpec
+from waypoint.launch.spec import CriuBeside, CriuInto, CriuTemplate, LaunchAnswer, LaunchSpec, StartSpec
 from waypoint.launch.start import start
 from waypoint.launch.walls import refused
 from waypoint.linux.tasks import cgroups, namespaces
 from waypoint.linux.tasks.clone import fork_into, leave_killed_group
 
 MAX_REQUEST_BYTES = 4 << 20
-_MAX_FDS = 5
+_MAX_FDS = 6
 
 
 def serve(control: socket.socket) -> None:
@@ -68,7 +68,7 @@ def fork_for(spec: LaunchSpec) -> int:
     cgroup for it.
     """
     match spec:
-        case CriuBeside():
+        case CriuBeside() | CriuTemplate():
             return fork_into(spec.cgroup)
         case CriuInto():
             return fork_into(spec.mounts.cgroup)
@@ -79,8 +79,8 @@ def fork_for(spec: LaunchSpec) -> int:
 def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
     """Carry out `spec` in this task and answer on the first of `fds`; the others belong to `spec` (spec.py)."""
 
-    def announce(handles: list[int]) -> None:
-        _answer(fds[0], LaunchAnswer(pid=os.getpid()), handles)
+    def announce(pid: int) -> None:
+        _answer(fds[0], LaunchAnswer(pid=pid), [os.pidfd_open(pid)])
 
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -91,6 +91,8 @@ def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
                 become_beside(spec, fds[1:], announce)
             case CriuInto():
                 become_into(spec, fds[1:], announce)
+            case CriuTemplate():
+                become_template(spec, fds[1:], announce)
             case _:
                 _answer(fds[0], *enter(spec, fds[1:]))
     except BaseException as error:  # a forked child must not return into its parent's code

@@ -140,10 +140,11 @@ class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
     """Start a CRIU that is to restore a session. `mounts`: the session's mounts and cgroup; its program is ignored.
     `run`: the host folder that becomes CRIU's /run. `hard_limits`: hard resource limits for CRIU, set as far as the
     launcher may raise its limits (linux/calls/hard_limits.py). `no_host_network`: a session that shares the host's
-    network is restored in a network namespace that leads nowhere.
+    network is restored in a network namespace that leads nowhere. `from_template`: fork CRIU from a template, or start
+    it as usual if the template has ended.
 
-    The descriptors sent with the request: CRIU's socket, the file for its stdout and stderr, and those that StartSpec
-    describes for the ids of `mounts`.
+    The descriptors sent with the request: CRIU's socket, the file for its stdout and stderr, with `from_template` the
+    daemon's side of the template's socket, and those that StartSpec describes for the ids of `mounts`.
     """
 
     mounts: StartSpec
@@ -152,9 +153,27 @@ class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
     env: dict[str, str]
     hard_limits: dict[str, int] = {}
     no_host_network: bool = False
+    from_template: bool = False
 
 
-LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto
+class CriuTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="template"):
+    """Start a template: a CRIU that has the memory of a capture, and forks CRIUs that restore it (templates.py).
+
+    Four descriptors are sent with the request: the template's socket, the file for its stdout and stderr, its plan
+    (processes/criu/memory_plan.py), and the folder of the images. `cgroup`: which the template runs in. `hard_limits`:
+    as in CriuInto.
+    """
+
+    run: str
+    cgroup: str
+    argv: list[str]
+    env: dict[str, str]
+    hard_limits: dict[str, int] = {}
+
+
+TEMPLATE_PLAN_FD, TEMPLATE_IMAGES_FD = 4, 5  # the template's descriptors; its socket is CRIU_SOCKET_FD
+
+LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto | CriuTemplate
 
 
 class LaunchAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from waypoint.launch.ground.limits import fill_in
 from waypoint.launch.ground.places import make_places, remove_group
 from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.launch.launcher_link import Launcher
+from waypoint.launch.templates import Templates
 from waypoint.linux.storage import files, filesystem
 from waypoint.model.activity import SessionEvent
 from waypoint.model.conditions import Degradation
@@ -172,6 +173,7 @@ class Home:
                 captures=self.captures,
                 launcher=self._launcher,
                 criu=spawner,
+                templates=Templates(spawner),
                 pending_records=PendingRecords(),
                 egress=self.egress,
                 published=Publisher(router_place.owner, host_mounts),
@@ -337,6 +339,7 @@ class Home:
         await self.egress.close()
         await self.sessions.resources.published.close()
         await self.sessions.close()
+        await asyncio.to_thread(self.sessions.resources.templates.close)
         if not self.sessions.running:
             router.end(self._places.runtime)
         # No `await` from here on: streams that must end with the process would run on and send an `x` frame.

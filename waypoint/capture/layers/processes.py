@@ -35,6 +35,7 @@ from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.image_files import NAMES, add_names
 from waypoint.processes.criu.linked_files import Place
+from waypoint.processes.criu.memory_plan import MemoryPlan, make_plan
 from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions, name_externals
 from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.watches import OverlayLayers, Watches
@@ -415,6 +416,14 @@ class Processes(Layer):
         folders = [bind.target for bind in origin.setting.binds]
         with _reading(area, origin) as images_fd:
             return comparison.changed_outside(images_fd, folders) if folders else []
+
+    @contextlib.contextmanager
+    def memory_plan(self, area: Area, origin: Capture) -> Iterator[tuple[MemoryPlan, int]]:
+        """The plan of a template, and a descriptor of the images. Raises StoreDamaged."""
+        with _reading(area, origin) as images_fd:
+            plan = make_plan(images_fd, huge_pages=machine.has_huge_pages())
+        with open_folder(area.hot.images(origin.id)) as images_fd:
+            yield plan, images_fd
 
     def folders(self, area: Area, origin: Capture, kind: str) -> dict[str, StoredFolder]:
         return {

@@ -51,6 +51,15 @@ def total_memory_bytes() -> int:
     return _memory_bytes("MemTotal")
 
 
+def has_huge_pages() -> bool:
+    """Whether the kernel may give programs transparent huge pages."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled") as file:
+            return "[never]" not in file.read()
+    except FileNotFoundError:
+        return False
+
+
 def most_processes() -> int:
     """How many processes and threads the machine can have (proc(5): pid_max, threads-max)."""
     found = []

@@ -356,10 +356,16 @@ def opened_mount(pid: int, target: str, fstype: str) -> Iterator[int]:
         os.close(root)
 
 
-def set_oom_score(adjustment: int) -> None:
-    """Set how likely the kernel kills the calling process when memory runs out, from -1000 (never) to 1000.
+def oom_score() -> int:
+    """How likely the kernel kills the calling process when memory runs out, from -1000 (never) to 1000."""
+    with open("/proc/self/oom_score_adj") as file:
+        return int(file.read())
+
+
+def set_oom_score(adjustment: int, pid: int | None = None) -> None:
+    """Set `oom_score` of the process `pid`; None: of the calling process.
 
     Raises PermissionError if `adjustment` is lower than before and the caller has no CAP_SYS_RESOURCE.
     """
-    with open("/proc/self/oom_score_adj", "w") as file:
+    with open(f"/proc/{pid or 'self'}/oom_score_adj", "w") as file:
         file.write(str(adjustment))

@@ -13,10 +13,17 @@ from typing import NamedTuple
 from waypoint.linux.tasks import procfs
 from waypoint.model.paths import is_below
 from waypoint.processes.criu.ghosts import REMAP, REMAPS, REMAPS_MAGIC
-from waypoint.processes.criu.image_files import FILES, FILES_MAGIC, LOCKS, LOCKS_MAGIC, read_messages
+from waypoint.processes.criu.image_files import (
+    FILES,
+    FILES_MAGIC,
+    LOCKS,
+    LOCKS_MAGIC,
+    PSTREE,
+    PSTREE_MAGIC,
+    read_messages,
+)
 from waypoint.processes.criu.messages import LOCK_ENTRY, Field, Message, Value, decode
 
-_PSTREE, _PSTREE_MAGIC = "pstree.img", 0x50273030
 _FDINFO_MAGIC, _IDS_MAGIC, _CORE_MAGIC = 0x56213732, 0x54432030, 0x55053847
 
 _PROCESS = Message(
@@ -94,7 +101,7 @@ def differences(images_fd: int, pids: Collection[int]) -> list[Difference]:
     files = {_number(file["id"]): file for file in _files(images_fd)}
     moved = {_number(decode(REMAP, one).get("orig_id")) for one in read_messages(images_fd, REMAPS, REMAPS_MAGIC)}
     found: list[Difference] = []
-    captured = [decode(_PROCESS, message) for message in read_messages(images_fd, _PSTREE, _PSTREE_MAGIC)]
+    captured = [decode(_PROCESS, message) for message in read_messages(images_fd, PSTREE, PSTREE_MAGIC)]
     for process in captured:
         number = _number(process["pid"])
         pid = restored.pop(number, 0)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from waypoint.processes.criu.messages import IRMAP_ENTRY, encode
 
 FILES, FILES_MAGIC = "files.img", 0x56303138
+PSTREE, PSTREE_MAGIC = "pstree.img", 0x50273030
 LOCKS, LOCKS_MAGIC = "filelocks.img", 0x54323616
 NAMES, _NAMES_MAGIC = "irmap-cache", 0x57004059
 """The names of watched files, in a dump's work folder."""

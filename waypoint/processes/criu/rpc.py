@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from waypoint.processes.criu.ghosts import make_ghosts
 from waypoint.processes.criu.images import correct_timers_and_sockets, give_own_network, read_dump_stats
 from waypoint.processes.criu.messages import RequestType, Value
 from waypoint.processes.criu.options import DumpOptions, DumpStats, Features, Notice, RestoreOptions, RestoreResult
-from waypoint.processes.criu.worker import Spawn, Worker, spawn_here
+from waypoint.processes.criu.worker import Process, Spawn, Worker, spawn_here, start_template
 
 # CRIU_FAULT=130 injects no fault but switches off hardware breakpoints: CRIU then steps restored tasks over their last
 # system call, which saves milliseconds, and seconds with a hundred threads (criu/include/fault-injection.h).
@@ -111,6 +112,10 @@ class Criu:
         if not answer.get("success"):
             raise _failure("restore", worker, answer, options)
         return RestoreResult(_number(_part(answer, "restore"), "pid"))
+
+    def start_template(self) -> tuple[Process, socket.socket] | None:
+        """Start a template (launch/templates.py): see `worker.start_template`."""
+        return start_template(str(self.path), self._spawn, _RESTORE_ENV)
 
     def _ask(self, request: dict[str, Value]) -> dict[str, Value]:
         """Send `request` and return CRIU's answer. Raises HostLacks if CRIU does not start, or refuses; Failed if it

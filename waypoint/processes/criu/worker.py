@@ -24,6 +24,9 @@ from waypoint.processes.criu.options import Notice, OnNotice
 MAX_PACKET_BYTES = 1 << 20
 MAX_WORDS_BYTES = 1 << 16
 PATIENCE = 20
+# PATH: CRIU runs tar for each tmpfs of the session. GNUTLS_NO_IMPLICIT_INIT: saves a millisecond; TLS is not used.
+# LD_BIND_NOW: CRIU forks for each task that it restores; binding symbols before the forks saves a millisecond.
+_ENV = {"PATH": programs.SEARCH_PATH, "GNUTLS_NO_IMPLICIT_INIT": "1", "LD_BIND_NOW": "1"}
 # Errors at the start of a process while a limit of the machine or of a user is reached.
 _USED_UP = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
@@ -73,6 +76,23 @@ def spawn_here(command: CriuCommand) -> Process:
     )
 
 
+def start_template(path: str, spawn: Spawn, env: dict[str, str]) -> tuple[Process, socket.socket] | None:
+    """Start the template that `spawn` describes. Return it and the socket for its orders when it has read its pages;
+    None if it has failed. Raises OSError.
+    """
+    with contextlib.ExitStack() as held:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        held.enter_context(ours)
+        with theirs, open(os.devnull, "wb") as words:
+            process = spawn(CriuCommand(path, {**_ENV, **env}, theirs.fileno(), words.fileno()))
+        held.callback(process.wait)
+        held.callback(process.kill)
+        if not ours.recv(1):
+            return None
+        held.pop_all()
+    return process, ours
+
+
 class Worker:
     """A CRIU process for one request, used as `with Worker(...) as worker`; the process has ended after the block.
     Entering the block raises HostLacks if CRIU cannot be started; Failed if it cannot be started now, because a limit
@@ -82,10 +102,7 @@ class Worker:
     def __init__(self, path: str, spawn: Spawn, env: dict[str, str]) -> None:
         self._path = path
         self._spawn = spawn
-        # PATH: CRIU runs tar for each tmpfs of the session. GNUTLS_NO_IMPLICIT_INIT: saves a millisecond; TLS is not
-        # used. LD_BIND_NOW: CRIU forks for each task that it restores; binding symbols before the forks saves a
-        # millisecond.
-        self._env = {"PATH": programs.SEARCH_PATH, "GNUTLS_NO_IMPLICIT_INIT": "1", "LD_BIND_NOW": "1", **env}
+        self._env = {**_ENV, **env}
         self._words_fd = -1
         self._pidfd = -1
         self._held = contextlib.ExitStack()

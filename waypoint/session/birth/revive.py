@@ -24,7 +24,7 @@ from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.conditions import Degradation, degradation
-from waypoint.model.errors import Failed
+from waypoint.model.errors import Failed, WaypointError
 from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow, ProcessesLayer, Setting
 from waypoint.processes.criu.options import name_externals
@@ -54,7 +54,7 @@ async def revive(
         spec = _plan_spec(resources, row, held, size)
         await asyncio.to_thread(place, layer.overlays)
         target = _target(resources, row, layer, spec, folder, to_run=True)
-        pid = await asyncio.to_thread(held.restore, target)
+        pid = await asyncio.to_thread(_restore, resources, held, target, spec)
     await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
     entry = RuntimeRecord(
         row=row,
@@ -98,6 +98,19 @@ def restore_frozen(resources: Resources, row: LiveRow, held: HeldCapture, size: 
     target = _target(resources, row, held.processes, spec, folder, to_run=False)
     held.restore(target)
     return cgroups.members(spec.cgroup)
+
+
+def _restore(resources: Resources, held: HeldCapture, target: RestoreTarget, spec: StartSpec) -> int:
+    """Restore the processes, from a template if the capture is large. Return the host's pid of their pid 1."""
+    with resources.templates.opened(held) as template_fd:
+        if template_fd is not None:
+            target.spawn = resources.criu.into(spec, held.processes.hard_limits, template_fd=template_fd)
+        try:
+            return held.restore(target)
+        except (WaypointError, OSError):
+            if template_fd is not None:
+                resources.templates.avoid(held.capture)
+            raise
 
 
 def _target(

@@ -12,6 +12,7 @@ from waypoint.egress.published import Publisher
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.launcher_link import Launcher
+from waypoint.launch.templates import Templates
 from waypoint.model.records import Capture
 from waypoint.records.names import Names
 from waypoint.session.live.pending_records import PendingRecords
@@ -32,6 +33,7 @@ class Resources(NamedTuple):
     captures: Captures
     launcher: Launcher
     criu: CriuSpawner
+    templates: Templates
     pending_records: PendingRecords
     egress: Egress
     published: Publisher
