@@ -23,6 +23,7 @@ from tests.bench.inside import record_of
 from tests.criu_child import CriuChild
 from tests.homes import Home
 from tests.places import ROOT
+from tests.waiting import wait_until
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.processes import HUNG_S, STOP_S, open_for_root_of
 from waypoint.launch.criu import APART_SEEN
@@ -35,6 +36,7 @@ from waypoint.launch.ground.skeleton import Kit
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
+from waypoint.model.errors import Failed
 from waypoint.model.ids import new_id
 from waypoint.processes.criu.options import DumpOptions, RestoreOptions, name_externals
 from waypoint.processes.criu.rpc import Criu
@@ -96,7 +98,7 @@ class _Work:
         self._scratch = scratch
         self._in_memory = in_memory
         self._hot = Hot(home.path)
-        self._pool: Pool = open_pool(home.path)
+        self._pool = _open_pool(home.path)
         chosen = os.environ.get("WAYPOINT_CRIU")
         self._criu = criu_find.find(home.path, tries=lambda _: [], chosen=chosen).path
         self._numbers = itertools.count()
@@ -196,6 +198,19 @@ class _Work:
         (place / "images").mkdir(parents=True, mode=0o700)
         yield place / "images"
         shutil.rmtree(place)
+
+
+def _open_pool(home: Path) -> Pool:
+    """Open the pool, also if the daemon makes it grow at this moment."""
+    opened: list[Pool] = []
+
+    def is_open() -> bool:
+        with contextlib.suppress(Failed):
+            opened.append(open_pool(home))
+        return bool(opened)
+
+    wait_until(is_open, "the pool can be opened")
+    return opened[0]
 
 
 def main(home: Home, daemon_pid: int) -> None:

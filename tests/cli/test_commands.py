@@ -37,6 +37,7 @@ def test_ps_lists_live_sessions(home: Home, branch: str) -> None:
     assert found["uptime_s"] >= 0
     assert found["processes"] >= 2
     assert found["attached"] == 0
+    assert found["resident_bytes"] == found["shared_bytes"] + found["own_bytes"] > found["own_bytes"] > 0
     assert {"memory_bytes", "upper_bytes", "user", "base", "net", "cwd", "created", "id"} <= set(found)
     heading, *rows = home.must("ps").stdout.splitlines()
     assert heading.split()[:3] == ["BRANCH", "STATE", "PID"]

@@ -15,6 +15,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from waypoint.branch import removal
 from waypoint.branch.graph import walk_back
 from waypoint.cli.commands.log import draw
+from waypoint.linux.tasks.procfs import Resident
 from waypoint.model.errors import Failed, StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.ids import new_id
@@ -351,7 +352,7 @@ def live_and_pool(may_end: threading.Event, monkeypatch: pytest.MonkeyPatch) -> 
     live.moved_ports, live.why_no_ports = (), str
     live.shell = SimpleNamespace(watch=SimpleNamespace(is_state_lost=False))
     live.shell_path, live.parks_in_s = "/bin/bash", lambda: None
-    monkeypatch.setattr(session_facts, "_measure_processes", lambda live: (1, 1))
+    monkeypatch.setattr(session_facts, "_measure_processes", lambda live: (1, Resident(3, 2, 1), 1))
     return live, SimpleNamespace(usage=usage_of, measured=measured)
 
 
@@ -379,14 +380,15 @@ def test_a_session_that_cannot_be_measured_in_time_delays_no_listing(monkeypatch
 
     async def ask() -> None:
         late = await session_facts.of_live(live, pool, lambda _: False)
-        assert (late.memory_bytes, late.upper_bytes, late.pid) == (None, None, live.record.init_pid)
+        assert (late.memory_bytes, late.shared_bytes, late.upper_bytes) == (None, None, None)
+        assert late.pid == live.record.init_pid
         assert late.degraded is not None
         assert [one["code"] for one in late.degraded] == ["not-measured"]
         may_end.set()
         await live.measuring
         for _ in range(2):  # the figures of a long measurement stay for a while
             found = await session_facts.of_live(live, pool, lambda _: True)
-            assert (found.upper_bytes, found.degraded) == (1, None)
+            assert (found.upper_bytes, found.shared_bytes, found.degraded) == (1, 2, None)
 
     asyncio.run(ask())
 

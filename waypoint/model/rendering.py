@@ -161,7 +161,7 @@ def headed(facts: Sequence[tuple[str, str]]) -> list[str]:
 
 def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) -> list[str]:
     """Return the lines of `ps`."""
-    numbers = ("PID", "UP", "MEMORY", "PROCESSES", "FILES", "CHANGES", "ATTACHED")
+    numbers = ("PID", "UP", "MEMORY", "RESIDENT", "SHARED", "OWN", "PROCESSES", "FILES", "CHANGES", "ATTACHED")
     left = [_time_left(one) for one in sessions]
     more = ("TIME LEFT",) if any(left) else ()
     has_ports = any(one.ports for one in sessions)
@@ -172,6 +172,9 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
             _count(one.pid),
             duration(one.uptime_s),
             size(one.memory_bytes),
+            size(one.resident_bytes),
+            size(one.shared_bytes),
+            size(one.own_bytes),
             _count(one.processes),
             size(one.upper_bytes),
             change_count(one.changes) or "-",

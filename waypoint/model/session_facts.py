@@ -91,6 +91,9 @@ class SessionFacts:
     of a parked branch was parked, if no command asked for that: the next command that needs an `idle` one brings it
     back.
 
+    `resident_bytes`: the memory that the processes have resident, each on its own; of it `own_bytes` is mapped by no
+    other process, and `shared_bytes` also by others: of the session, its forks, or the machine.
+
     `ports`: the published ports; `host` is 127.0.0.1 if all loopback addresses of the machine forward to it.
 
     `changes`, in lists: of the branch's last capture, as in CaptureFacts; null while they are not counted.
@@ -109,6 +112,9 @@ class SessionFacts:
     no_way_out: str | None = None
     cwd: str | None = None
     memory_bytes: int | None = None
+    resident_bytes: int | None = None
+    shared_bytes: int | None = None
+    own_bytes: int | None = None
     processes: int | None = None
     upper_bytes: int | None = None
     attached: int | None = None

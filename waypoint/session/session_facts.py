@@ -55,7 +55,13 @@ async def of_live(live: LiveSession, pool: Pool, sees: MaySee) -> SessionFacts:
         found = walk.result()
         why = found.why
         facts = dataclasses.replace(
-            facts, memory_bytes=found.memory_bytes, processes=found.processes, upper_bytes=found.upper_bytes
+            facts,
+            memory_bytes=found.memory_bytes,
+            resident_bytes=found.resident_bytes,
+            shared_bytes=found.resident_bytes - found.own_bytes,
+            own_bytes=found.own_bytes,
+            processes=found.processes,
+            upper_bytes=found.upper_bytes,
         )
     lacking = facts_of([degradation("not-measured", detail=why)] if why else [])
     return dataclasses.replace(facts, degraded=[*(facts.degraded or []), *lacking] or None)
@@ -73,7 +79,7 @@ def _in_sight(facts: SessionFacts, owner: User, sees: MaySee) -> SessionFacts:
 async def _measure(live: LiveSession, pool: Pool) -> Figures:
     begun = time.monotonic()
     loop = asyncio.get_running_loop()
-    memory, processes = await loop.run_in_executor(_WALKS, _measure_processes, live)
+    memory, found, processes = await loop.run_in_executor(_WALKS, _measure_processes, live)
     upper, why = None, ""
     try:
         upper = await loop.run_in_executor(_WALKS, pool.usage, live.record.row.tree, _WALK_S)
@@ -81,7 +87,7 @@ async def _measure(live: LiveSession, pool: Pool) -> Figures:
         why = error.said if live.ending is None else ""  # the tree of an ending session may be gone
     ended = time.monotonic()
     live.measured_until = ended + (_REST * (ended - begun) if ended - begun > PATIENCE_S else 0)
-    return Figures(memory, processes, upper, why)
+    return Figures(memory, found.all, found.own, processes, upper, why)
 
 
 async def of_all(sessions: Registry, sees: MaySee, *, all_branches: bool) -> Iterator[list[SessionFacts]]:
@@ -125,12 +131,14 @@ def _iter_ended(names: Names, live: set[str], sees: MaySee) -> Iterator[list[Ses
         ]
 
 
-def _measure_processes(live: LiveSession) -> tuple[int, int]:
-    """Return the memory in bytes and the number of processes. Without cgroup2's memory controller the memory is the sum
-    of the processes' proportional shares (PSS), which takes some milliseconds per GiB to compute.
+def _measure_processes(live: LiveSession) -> tuple[int, procfs.Resident, int]:
+    """Return the memory in bytes, the resident memory of all processes, and their number. Without the memory controller
+    of cgroups the memory is the sum of the processes' proportional shares (PSS).
     """
     charged, pids = cgroups.memory_bytes(live.record.cgroup), live.processes()
-    return sum(map(procfs.share_bytes, pids)) if charged is None else charged, len(pids)
+    of_each = [procfs.resident(pid) for pid in pids]
+    total = procfs.Resident(*(sum(one) for one in zip(*of_each, strict=True))) if of_each else procfs.Resident(0, 0, 0)
+    return total.share if charged is None else charged, total, len(pids)
 
 
 def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:

@@ -60,11 +60,14 @@ class Descriptors(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """`upper_bytes`: what the session's files take on the disk; None if they cannot be measured, with the reason `why`;
-    it is "" if the session ends.
+    """`resident_bytes`, `own_bytes`: the sums of the processes' resident memory, and of that which no other process
+    maps. `upper_bytes`: what the session's files take on the disk; None if they cannot be measured, with the reason
+    `why`; it is "" if the session ends.
     """
 
     memory_bytes: int
+    resident_bytes: int
+    own_bytes: int
     processes: int
     upper_bytes: int | None
     why: str
