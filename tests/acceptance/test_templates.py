@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import random
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.acceptance.restoring import in_process, new_name, restore_as, started
 from tests.homes import Home
 from tests.processes_now import processes, read
 from tests.waiting import wait_until
+from waypoint.client import Client
 from waypoint.client.sdk import Session
 from waypoint.launch.spec import TEMPLATE_IMAGES_FD, TEMPLATE_PLAN_FD
 
@@ -20,6 +23,8 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "own-criu")]
 
 WITNESS = Path(__file__).with_name("witness_large.py")
 FEW_KIB = 16 << 10
+SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+ROUNDS = 12
 
 
 @contextlib.contextmanager
@@ -58,6 +63,15 @@ def templates(home: Home) -> list[int]:
     return found
 
 
+def kill_templates(home: Home) -> int:
+    """Return how many there were."""
+    pids = templates(home)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(pids)
+
+
 def test_large_forks_share_memory_until_they_write(home: Home, person: Person) -> None:
     with large(home, person) as (session, checkpoint):
         before = ask(session, "digest")
@@ -79,9 +93,7 @@ def test_forks_survive_a_killed_template_and_a_killed_daemon(home: Home, person:
     with large(home, person) as (session, checkpoint):
         before = ask(session, "digest")
         forks = [restore_as(home, session, checkpoint, "fork")]
-        assert templates(home)
-        for pid in templates(home):
-            os.kill(pid, signal.SIGKILL)
+        assert kill_templates(home)
         wait_until(lambda: not templates(home), "the template ends")
         forks.append(restore_as(home, session, checkpoint, "fork"))
         assert templates(home)
@@ -89,3 +101,31 @@ def test_forks_survive_a_killed_template_and_a_killed_daemon(home: Home, person:
         wait_until(lambda: not templates(home), "the template ends")
         forks.append(restore_as(home, session, checkpoint, "fork"))
         assert [ask(fork, "digest") for fork in forks] == [before] * 3
+
+
+@pytest.mark.soak(part="criu")
+def test_forks_are_whole_while_templates_are_killed_at_random(home: Home, person: Person) -> None:
+    print(f"WAYPOINT_TEST_SEED={SEED}")
+    chance, over, killed = random.Random(SEED), threading.Event(), []
+
+    def kill() -> None:
+        while not over.wait(chance.uniform(0, 0.3)):
+            killed.append(kill_templates(home))
+
+    with large(home, person) as (session, _checkpoint):
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            for number in range(ROUNDS):
+                expected = ask(session, f"write {number}")
+                checkpoint = new_name(session)
+                session.checkpoint(checkpoint, tier="live")
+                forks = Client(home.path).fork(checkpoint, *(f"{checkpoint}-{one}" for one in range(3)), tier="live")
+                assert [ask(fork, "read") for fork in forks] == [expected] * 3
+                assert {ask(fork, "digest") for fork in forks} == {ask(session, "digest")}
+                for fork in forks:
+                    fork.stop(discard=True)
+        finally:
+            over.set()
+            killer.join()
+    assert sum(killed)
