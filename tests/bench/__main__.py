@@ -11,7 +11,7 @@ import tests.bench
 from tests.bench.frame import RUNS, Row, Sizes, machine, measured, save, table
 
 QUICK_RUNS = 3
-NO_AREAS = {"frame", "ground", "inside", "load", "peers", "raw_criu", "__main__"}
+NO_AREAS = {"curves", "frame", "ground", "inside", "load", "peers", "raw_criu", "__main__"}
 
 
 def areas() -> list[str]:
@@ -32,6 +32,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description="Figures beside their floors.")
     parser.add_argument("areas", metavar="AREA", nargs="*", help=f"one of {', '.join(areas())} (default: all)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
+    parser.add_argument(
+        "--curves",
+        metavar="FOLDER",
+        type=Path,
+        help="only measure curves of pauses and forks (over processes, memory, files, forks); write CSV and SVG there",
+    )
     parser.add_argument("--runs", metavar="N", type=int, help=f"runs of each figure (default: {RUNS})")
     parser.add_argument(
         "--quick", action="store_true", help=f"small sizes and {QUICK_RUNS} runs: shows that everything works"
@@ -45,6 +51,11 @@ def main() -> None:
     sizes = Sizes(runs=runs if asked.runs is None else asked.runs, quick=asked.quick or asked.smoke)
     if sizes.runs < 1:
         parser.error("--runs must be at least 1")
+    if asked.curves:
+        from tests.bench.curves import write
+
+        write(asked.curves, sizes)
+        return
     rows = [row for area in asked.areas or areas() for row in rows_of(area, sizes)]
     print(" ".join(f"{name}={value}" for name, value in machine().items()))
     if asked.smoke:

@@ -134,7 +134,7 @@ def _forks(ground: Ground) -> list[Figure]:
 
 def _crowds(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
     """Many forks of a session with a server, each of which answers on its own port."""
-    server = _Server(ground, "serving", mib=0)
+    server = Server(ground, "serving", mib=0)
     processors = len(os.sched_getaffinity(0))
 
     def figure(count: int, aim: Aim, max_runs: int | None = None) -> Figure:
@@ -169,7 +169,7 @@ def _restore(ground: Ground) -> Figure:
 def _memory(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
     """A session whose server holds a gigabyte, and its forks."""
     mib = 64 if sizes.quick else 1024
-    server = _Server(ground, "large", mib)
+    server = Server(ground, "large", mib)
     spinner = Spinner(ground.home, server.session)
     copies = 3 if sizes.quick else CROWD
 
@@ -206,10 +206,14 @@ def _memory(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
     server.end()
 
 
-class _Server:
-    """A session on `branch` with a server that holds `mib` MiB of memory, a capture of it, and forks of the capture."""
+class Server:
+    """A session on `branch` with a server that holds `mib` MiB of memory, a capture of it, and forks of the capture.
+    `prepare` is called with the session before the capture.
+    """
 
-    def __init__(self, ground: Ground, branch: str, mib: int) -> None:
+    def __init__(
+        self, ground: Ground, branch: str, mib: int, prepare: Callable[[Session], object] = lambda session: None
+    ) -> None:
         self._ground = ground
         self._kept = secrets.token_hex(8)
         self._forks: list[Session] = []
@@ -218,6 +222,7 @@ class _Server:
         self.session.exec(SLEEP)
         self._pid = start_server(ground.home, self.session, self._kept, mib)
         self._sum = ask_server(self.session, "sum")
+        prepare(self.session)
         self.capture = self.session.checkpoint(f"of-{branch}", tier="live").capture
 
     def forks_ms(self, count: int) -> float:

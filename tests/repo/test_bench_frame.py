@@ -1,5 +1,8 @@
 """The benchmark measures each figure alternately with its floor (the least possible value), and judges the median."""
 
+from pathlib import Path
+from xml.etree import ElementTree
+
 import pytest
 
 from tests.bench.frame import (
@@ -48,3 +51,18 @@ def test_the_median_is_judged_by_its_aim(aim: Aim | None, verdict: str) -> None:
 def test_a_failing_command_raises_an_error() -> None:
     with pytest.raises(RuntimeError, match="no such thing"):
         ms_of_command(["sh", "-c", "echo no such thing >&2; exit 3"])
+
+
+def test_a_curve_is_written_as_csv_and_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("leather")  # an environment that was made before this dependency
+    from tests.bench.curves import Curve, save
+
+    points = {1: {"pause": 10.5, "raw dump": 8.0}, 64: {"pause": 30.25, "raw dump": 21.0}}
+    save(tmp_path, Curve("processes", "processes", points))
+    assert (tmp_path / "processes.csv").read_text().splitlines() == [
+        "processes,pause (ms),raw dump (ms)",
+        "1,10.5,8.0",
+        "64,30.25,21.0",
+    ]
+    drawn = ElementTree.parse(tmp_path / "processes.svg").getroot()
+    assert {"pause", "raw dump", "processes"} <= {(text.text or "").strip() for text in drawn.findall(".//{*}text")}
