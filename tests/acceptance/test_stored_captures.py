@@ -85,7 +85,10 @@ def test_everything_comes_back_from_the_store(own_home: Home, tmp_path: Path) ->
     evicted = home.must("evict", "--all", "--json").json()
     assert {one["capture"] for one in evicted["evicted"]} >= {made["capture"], again["capture"]}
     assert evicted["kept"] == []
-    assert {path.name for path in (home.path / "hot").iterdir() if path.name != ".base" and path.is_dir()} == set()
+    assert [
+        path for path in (home.path / "hot").iterdir() if path.name not in (".base", ".memory") and path.is_dir()
+    ] == []
+    assert list((home.path / "hot/.memory").iterdir()) == []
     assert home.must("verify", "--read-data", "--json").json()["damage"] == []
 
     back = home.must("restore", "one", "--new", "new-one", "--json").json()

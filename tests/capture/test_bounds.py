@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from waypoint.capture import bounds
+from waypoint.capture.layers.hot_memory import HotMemory
 from waypoint.capture.layers.layer import Area
 from waypoint.linux.storage import filesystem
 from waypoint.linux.tasks import procfs
@@ -32,7 +33,7 @@ def area_with_floor(home: Path, floor_bytes: int) -> Area:
     """Return the area of a fake home whose disk must keep `floor_bytes` free."""
     outlook = Outlook(0, 0, floor_bytes=floor_bytes)
     pool: Any = SimpleNamespace(outlook=lambda: outlook)
-    hot: Any = SimpleNamespace(folder=home)
+    hot: Any = SimpleNamespace(folder=home, memory_area=HotMemory(home / "memory"))
     return Area(pool, hot)
 
 

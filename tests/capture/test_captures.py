@@ -97,7 +97,9 @@ class TestOnDisk:
 
     def test_a_capture_fails_if_criu_is_killed_during_the_search_for_it(self, owner: Owner) -> None:
         captures = Captures(owner.home, owner.pool, owner.names, _killed_criu, _no_spawn)
-        subject: Any = SimpleNamespace(processes=lambda: [1], facts=SimpleNamespace(branch="main"))
+        subject: Any = SimpleNamespace(
+            processes=lambda: [1], facts=SimpleNamespace(branch="main", init_pid=os.getpid())
+        )
         with pytest.raises(Failed, match="it was killed"):
             captures.take(subject, CaptureOptions(None, "checkpoint"))
         assert owner.sweep() == []

@@ -56,7 +56,15 @@ class Moving:
         for name in [name for name in self.kept if not self.is_there(name)]:  # its removal was interrupted
             assert name in self.touched, f"{name} is lost"
             del self.kept[name]
-        self.restore_main()
+        for name in [name for name in self.kept if self.is_lost(name)]:  # it was in memory, and not yet on the disk
+            refused = self.home.cli("restore", name, "-b", "main", "--json")
+            assert (refused.code, refused.json()["error"]["code"]) == (5, "images-lost")
+            self.forget(name)
+        if self.kept:
+            self.restore_main()
+        else:
+            self.home.must("rm", "main")
+            self.begin()
 
     def restore_main(self) -> None:
         """Restore a random checkpoint on `main`, which is not live."""
@@ -81,6 +89,10 @@ class Moving:
         except UnknownName:
             return False
         return True
+
+    def is_lost(self, name: str) -> bool:
+        """Whether the checkpoint is reported to have lost its processes in a reboot."""
+        return any(one["code"] == "processes-lost" for one in self.client.history.show(name).degraded)
 
     def remember(self, name: str, branch: str, count: int | None = None) -> bool:
         """If the checkpoint `name` exists, note its count in `kept`: `count`, by default that of the session on

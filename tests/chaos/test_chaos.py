@@ -3,7 +3,8 @@
 The test checks after each operation: an operation that reported success was carried out, one that reported failure was
 carried out or not. The witness program of every session has the same count in memory, in a file, over an open TCP
 connection and on the terminal as the shell in a variable. The records of Waypoint agree with what exists. After a
-reboot no session is live, and every checkpoint can be restored with its processes.
+reboot no session is live, and every checkpoint can be restored with its processes, or is reported to have lost them:
+those of the last seconds.
 
 Variables: WAYPOINT_TEST_CHAOS_S, the duration in seconds; WAYPOINT_TEST_SEED, the seed of a run to repeat;
 WAYPOINT_TEST_CHAOS_TRACE, a file that gets a line for each operation.

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.homes import Home
 from tests.session import ledger
 from tests.waiting import wait_until
+from waypoint.capture.layers.hot_memory import unmount
 from waypoint.linux.tasks import cgroups
 
 PARTS = ("daemon", "supervisor", "launcher", "criu", "client")
@@ -43,6 +44,7 @@ def reboot(home: Home, command: subprocess.Popen[bytes]) -> None:
     )  # repeated, because one may just be starting the other
     cgroups.end(str(ledger.group_of(home)))
     shutil.rmtree(home.runtime)
+    unmount(home.path / "hot/.memory")
 
 
 def end(pid: int) -> None:

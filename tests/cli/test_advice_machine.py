@@ -23,6 +23,7 @@ from tests.corner import corner as corner
 from tests.homes import MIB, SMALL_POOL, Completed, Home, open_home
 from tests.places import ROOT
 from tests.session.full_disks import small_disk as small_disk
+from tests.waiting import wait_until
 from waypoint.linux.storage import mounts
 
 pytestmark = [
@@ -196,6 +197,7 @@ def test_captures_survive_a_failed_disk(
     small_disk.must("shell", "main", "-d")
     small_disk.must("exec", "--", "here=1; echo precious > /srv/file")
     small_disk.must("checkpoint", "noted")
+    wait_until(lambda: not os.listdir(small_disk.path / "hot/.memory"), "the capture is on the disk")
     os.sync()
     break_(small_disk.path)
     done = small_disk.cli("checkpoint", "lost")

@@ -342,6 +342,7 @@ def test_with_systemd_a_unit_is_written_and_removed(bare: Home) -> None:
     bare.must("setup")
     lines = unit_of(bare).read_text().splitlines()
     assert {"KillMode=process", "Delegate=yes", "Restart=on-failure", "WantedBy=multi-user.target"} <= set(lines)
+    assert f'RequiresMountsFor="{bare.path}" "{bare.path}/hot/.memory"' in lines
     assert not [line for line in lines if line.startswith("RuntimeDirectory")]
     assert unit_of(bare).stat().st_mode & 0o777 == 0o644
     before = written(bare.root)

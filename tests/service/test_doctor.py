@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import DEADLINE_S, wait_until
+from waypoint.capture.captures import MemoryUse
 from waypoint.model.conditions import degradation, text_of
 from waypoint.model.session_facts import Capability
 from waypoint.service import activity
@@ -41,7 +42,11 @@ def live_session(branch: str, seccomp: str) -> Any:
 
 HOME: Any = SimpleNamespace(
     path="/nowhere",
-    captures=SimpleNamespace(images=SimpleNamespace(keys=SimpleNamespace(encryption=None))),
+    captures=SimpleNamespace(
+        images=SimpleNamespace(keys=SimpleNamespace(encryption=None)),
+        memory=lambda: MemoryUse(0, 0, "it cannot be mounted", is_wanted=True),
+    ),
+    moving=SimpleNamespace(problem=None),
     left_out=lambda: LEFT_OUT,
     why_host_ids=lambda: WHY,
     unlimited=lambda: [UNHELD],
@@ -129,6 +134,9 @@ def test_doctor_reports_what_sessions_lack(begun: list[threading.Event]) -> None
     assert refused.why.startswith("no system call is refused in old (it is old); web may make namespaces")
     assert (ids.state, ids.required_for) == ("degraded", "optional")
     assert WHY in ids.why
+    memory = found["captures in memory"]
+    assert memory.state == "degraded"
+    assert memory.why == "a checkpoint pauses its session for longer: it cannot be mounted"
     assert (row.state, row.required_for) == ("degraded", "optional")
     assert all(f"not in the session: {text_of(one)}" in row.why for one in LEFT_OUT)
 

@@ -129,14 +129,16 @@ def test_a_full_disk_of_the_home_harms_no_session(small_disk: Home) -> None:
     wait_until(lambda: works_again(small_disk, session), "there is room again")
 
 
-def test_processes_that_do_not_fit_on_the_disk_are_refused_until_there_is_room(small_disk: Home) -> None:
+def test_processes_that_fit_neither_memory_nor_disk_are_refused_until_there_is_room(small_disk: Home) -> None:
+    small_disk.must("daemon", "stop")
+    small_disk.must("setup", "--hot-memory", "1M")
     session = begin(small_disk)
     session.exec("large=$(head -c 60M /dev/urandom | base64 -w0); sum=$(md5sum <<<$large)")
     fill(small_disk)
     with (small_disk.path.parent / "fill").open("r+b") as file:
         file.truncate(os.fstat(file.fileno()).st_size - 40 * MIB)  # enough for everything but the processes
     refused = small_disk.cli("checkpoint", "large", "--tier", "live")
-    assert (refused.code, "the disk for the image is full" in refused.stderr) == (125, True), refused
+    assert (refused.code, "the memory for captures is too small, too" in refused.stderr) == (125, True), refused
     assert next_of(refused.stderr) == MAKE_ROOM
     make_room(small_disk)
     session.checkpoint("large", tier="live")

@@ -25,6 +25,8 @@ LEAVE = (Step.DUMPED, Step.COMPLETED, *END)
 """Steps of a replaced session, after the answer (waypoint/capture/dumping_later.py)."""
 APPLYING = (Step.STAGED, Step.EXCHANGED, Step.APPLIED)
 """Steps of `apply`, which changes no session: tests/session/test_applying.py."""
+MOVING = (Step.COPIED, Step.SWITCHED)
+"""Steps of moving a capture to the disk, which no command waits for: tests/session/test_hot_memory.py."""
 FORKS = ("f1", "f2", "f3")
 UNANSWERED = (
     r"waypoint: cannot get an answer to POST \S+: the daemon closed the connection before it answered\n"

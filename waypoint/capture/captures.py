@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import filterfalse
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from waypoint.capture.layers import base_files
 from waypoint.capture.layers.attached import ATTACHED
 from waypoint.capture.layers.files import FILES, damaged
 from waypoint.capture.layers.hot import Hot
+from waypoint.capture.layers.hot_memory import SHARE, Within
 from waypoint.capture.layers.layer import Area, Attachment, CaptureOptions, RestoreTarget, Taking
 from waypoint.capture.layers.processes import PROCESSES
 from waypoint.capture.layers.programs import PROGRAMS
@@ -35,8 +37,9 @@ from waypoint.capture.storing.images import Images, Writing
 from waypoint.capture.storing.orders import Ingested
 from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
+from waypoint.linux.calls import machine
 from waypoint.linux.tasks.stages import stage
-from waypoint.model.conditions import Degradation
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import (
     CannotCapture,
     Failed,
@@ -80,6 +83,17 @@ AWAIT_S = 60.0  # how long `hold` waits for a dump, which takes milliseconds unl
 
 SpawnBeside = Callable[[int], Spawn]
 """Maps the host's pid of a session's pid 1 to a function that starts a CRIU for the dump of that session."""
+
+
+class MemoryUse(NamedTuple):
+    """The hot area in memory. `why_not`: why captures are not written to it; "" if they are. `is_wanted`: whether they
+    would be on another machine.
+    """
+
+    used_bytes: int
+    size_bytes: int
+    why_not: str
+    is_wanted: bool
 
 
 class Usage(NamedTuple):
@@ -127,6 +141,7 @@ class Captures:
         self._holders: dict[str, int] = {}
         self._drop_after_hold: set[str] = set()
         self._removing: set[str] = set()
+        self._moving = threading.Lock()  # held while a capture is moved to the disk, or evicted
         self._executor = ThreadPoolExecutor(1)
         self._dumped: set[Program] = set()
         self._awaited: dict[str, threading.Event] = {}
@@ -146,14 +161,16 @@ class Captures:
         with self._names.change("capture") as change:
             change.add_disposable(capture_id)  # until it is recorded, the next daemon may remove it from disk
         try:
-            bounds.check(self._area, subject, options.tier)
+            memory_bytes = bounds.check(self._area, subject, options.tier)
             with ThreadPoolExecutor(2) as executor:
-                taking = Taking(capture_id, subject, self._area, options, executor, self._dumped)
+                taking = Taking(capture_id, subject, self._area, options, executor, self._dumped, memory_bytes)
                 if options.tier not in ("files", "respawn"):
                     self._find_dumper(taking)
                 taken = take(taking)
             if is_awaited(taken):
                 self.await_dump(taken)
+            else:
+                self._area.hot.release(capture_id)
             self._finish(taken, taking.afterwards, at_once=options.keep_frozen and not options.goes_on)
             return taken
         except BaseException as error:
@@ -248,6 +265,7 @@ class Captures:
         with self._lock:
             event = self._awaited.pop(capture_id, None)
         if event is not None:
+            self._area.hot.release(capture_id)
             event.set()
             self._let_go(capture_id)
 
@@ -292,15 +310,21 @@ class Captures:
         """Keep a capture on disk during the `with` block, even if it is dropped. If it is in the store only, it is
         extracted first. Raises UnknownName if it is removed already.
         """
+        with self._kept(capture):
+            capture = self._settled(capture)
+            self.images.make_hot(capture)
+            self._area.hot.note_use(capture.id)
+            yield HeldCapture(self._area, capture, self._find_criu, self.images)
+
+    @contextlib.contextmanager
+    def _kept(self, capture: Capture) -> Iterator[None]:
+        """Delay the removal of a capture until the end of the `with` block."""
         with self._lock:
             if capture.id in self._removing:
                 raise content_removed(capture.id)
             self._holders[capture.id] = self._holders.get(capture.id, 0) + 1
         try:
-            capture = self._settled(capture)
-            self.images.make_hot(capture)
-            self._area.hot.note_use(capture.id)
-            yield HeldCapture(self._area, capture, self._find_criu, self.images)
+            yield
         finally:
             self._let_go(capture.id, capture.layers)
 
@@ -318,6 +342,68 @@ class Captures:
     def is_awaited(self, capture: Capture) -> bool:
         """Whether `hold` would wait for a dump of the capture's session."""
         return capture.id in self._awaited
+
+    def open_memory(
+        self, size_bytes: int | None, within: Within[object] | None, why_not: Callable[[list[str]], str] | None
+    ) -> None:
+        """Open the hot area in memory (hot_memory.py). To be called once, before anything else. `size_bytes`: None: the
+        usual size. `within` None: the machine's mount namespace is not known. `why_not`: returns which of these folders
+        a session with shifted ids cannot read, and why; None if the sessions have the host's ids.
+        """
+        area = self._area.hot.memory_area
+
+        def probe() -> str:
+            return why_not([str(area.folder)]) if why_not is not None else ""
+
+        area.open(machine.total_memory_bytes() // SHARE if size_bytes is None else size_bytes, within, probe)
+        self._area.hot.recover()
+
+    def close_memory(self) -> None:
+        self._area.hot.memory_area.close()
+
+    def memory(self) -> MemoryUse:
+        area = self._area.hot.memory_area
+        return MemoryUse(area.used_bytes(), area.size_bytes, area.why_not, area.is_wanted)
+
+    def is_memory_short(self) -> bool:
+        """Whether the hot area in memory is half full."""
+        area = self._area.hot.memory_area
+        return area.used_bytes() > area.size_bytes // 2
+
+    def note_lost(self) -> None:
+        """Record which captures have lost their processes, because they were in memory when the machine stopped. Those
+        in the store have not: they are extracted when they are needed.
+        """
+        hot = self._area.hot
+        if not hot.memory_area.is_known:
+            return
+        found = self._names.captures_of([one for one in hot.list() if hot.is_lost(one)], may_lack=True).values()
+        lost = [one for one in found if all(each.code != "processes-lost" for each in one.degraded)]
+        lost = [one for one in lost if self._names.standing(one.id).image is None and not is_awaited(one)]
+        if lost:
+            with self._names.change("capture") as change:
+                for capture in lost:
+                    change.add_degraded(capture.id, [degradation("processes-lost")])
+
+    def in_memory(self) -> list[Capture]:
+        """The recorded captures that are in memory and complete, the oldest first."""
+        found = self._names.captures_of(list(self._area.hot.in_memory()), may_lack=True).values()
+        return sorted(filterfalse(is_awaited, found), key=lambda capture: capture.created)
+
+    def move_to_disk(self, capture: Capture) -> bool:
+        """Move the parts of a capture that are in memory to the disk. Returns False if they stay in memory, too, since
+        the capture is in use; to be repeated then, or after an error. Raises UnknownName, Failed.
+        """
+
+        @contextlib.contextmanager
+        def unread() -> Iterator[bool]:
+            with self.images.only_one(capture.id):  # who begins to read waits for this lock
+                with self._lock:
+                    others = self._holders[capture.id] - 1
+                yield not others
+
+        with self._moving, self._kept(capture), refusals("move to the disk", f"capture {capture.id[:12]}"):
+            return self._area.hot.move_to_disk(capture.id, unread)
 
     def tree_on_disk(self, capture: Capture) -> str | None:
         """The path of the capture's upper tree, which may be removed at any time; None if it is not on disk."""
@@ -352,7 +438,8 @@ class Captures:
             with self._lock:
                 return capture.id in self._holders
 
-        return self.images.evict(capture, is_held)
+        with self._moving:
+            return self.images.evict(capture, is_held)
 
     def by_use(self) -> list[Capture]:
         """The durable captures, the least recently used first: taken, restored or otherwise read."""

@@ -89,7 +89,7 @@ def _attempt(
     area: Area, capture: Capture, session: FrozenSession, program: CriuProgram, criu: Criu, log_level: int
 ) -> Completion:
     tcp_repair.end(session.processes())  # an earlier CRIU may have been killed
-    area.hot.renew_images(capture.id)
+    area.hot.renew_images(capture.id, to_disk=log_level == EVERYTHING)  # memory may be full
     with ThreadPoolExecutor(1) as executor, contextlib.ExitStack() as cancelling:
         taking = Taking(
             capture_id=capture.id,

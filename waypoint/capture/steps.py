@@ -23,6 +23,8 @@ class Step(StrEnum):
     SEALED = "sealed"  # the snapshot of the files exists, the files of /dev/shm are copied
     THAWED = "thawed"
     RECORDED = "recorded"  # the capture and its names are in names.db
+    COPIED = "copied"  # of a capture in memory: the copy on the disk is complete
+    SWITCHED = "switched"  # the capture has the copy, and is still in memory, too
     RESERVED = "reserved"  # the start of a session on the branch is in names.db
     GROUNDED = "grounded"  # the new session's upper tree and cgroup exist
     RESTORED = "restored"  # the new session's processes live

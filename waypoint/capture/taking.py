@@ -6,6 +6,7 @@ runs. `layers.table` defines the order of the layers, `layers.layer.Part` the or
 
 import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import time
@@ -85,6 +86,8 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
             raise
         first = error
     log.warning("capture of %s, first try: %s", subject.facts.branch, first)
+    if _is_space_short(first):
+        taking.memory_bytes = None  # it has grown since it was measured
     drop_layers(taking.area, taking.capture_id)
     try:
         taken = _attempt(taking, pause, "live", WARNINGS if is_long else EVERYTHING)
@@ -142,17 +145,22 @@ def is_disk_full(error: WaypointError) -> bool:
     return error.code in ("disk-full", f"criu-{DISK_FULL}")
 
 
+def _is_space_short(error: Exception) -> bool:
+    return is_disk_full(error) if isinstance(error, WaypointError) else getattr(error, "errno", 0) == errno.ENOSPC
+
+
 def drop_layers(area: Area, capture_id: str, layers: Layers | None = None) -> None:
     """Remove the capture from disk, if it exists. `layers`: the capture's record; None if taking it has failed."""
     for layer in LAYERS:
         layer.drop(area, capture_id, layers.get(layer.kind) if layers else None)
     area.hot.remove(capture_id)
+    area.hot.release(capture_id)
 
 
 def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_ONLY) -> Capture:
     """Prepare all parts while the session runs, freeze it, and capture. If a step fails, every part is cancelled."""
     options, facts = taking.options, taking.subject.facts
-    taking.area.hot.make(taking.capture_id)
+    taking.area.hot.make(taking.capture_id, taking.memory_bytes)
     taking.afterwards.clear()
     layers = [layer for layer in LAYERS if tier in layer.tiers]
     # `moving` has the calls that let the session continue. Each is made even if an earlier one raises.

@@ -53,6 +53,12 @@ CONDITIONS: dict[str, Condition] = {
         "The files in the session's /dev/shm could not be copied.",
         "Remove the cause that `detail` names, and make a checkpoint again.",
     ),
+    "processes-lost": Condition(
+        "its processes: they were in memory, and not yet on the disk, when the machine stopped",
+        "The machine stopped, without an orderly end of the daemon, within some seconds of the checkpoint. The files "
+        "are kept.",
+        "Restore the files: `waypoint restore NAME -b BRANCH --only files`; or restore an earlier checkpoint.",
+    ),
     "shell-not-written": Condition(
         "the shell's variables, functions and folder: the shell could not write them (a full disk, or ulimit -f)",
         "The state of the shell is not in the capture.",
@@ -451,6 +457,12 @@ ERROR_CODES: dict[str, ErrorCode] = {
         125,
         "The files in the session's /dev/shm could not be copied in time. The session continues.",
         "End the program that holds them back, for example with leases (fcntl).",
+    ),
+    "images-lost": ErrorCode(
+        5,
+        "The images of the processes were in memory, and not yet on the disk, when the machine stopped without an "
+        "orderly end of the daemon.",
+        "Restore the files of the capture, or an earlier one.",
     ),
     "store-damaged": ErrorCode(10, "Stored data differs from what Waypoint wrote.", ""),
     "not-encrypted": ErrorCode(

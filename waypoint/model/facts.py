@@ -610,9 +610,10 @@ class DuFacts:
     terminals of live sessions, in memory. `home_bytes`: the whole home on disk. `free_bytes`: free space of that disk.
     `copies_bytes`: of all captures outside of the store, without what only live sessions have. `hot_budget_bytes`: if
     they take more, captures that are in the store are evicted. `undo_budget_bytes`: if what only undo needs takes more,
-    the oldest operations can no longer be undone. `storing`: the progress of the job that stores captures, if it runs
-    (`bytes`, `bytes_total`: of the present capture; `items`: captures). `held`: what holds the space; empty if the
-    request names holders.
+    the oldest operations can no longer be undone. `memory_bytes`: the part of `hot_bytes` that is in memory, and not
+    yet on the disk; `hot_memory_bytes`: its limit, 0 if captures are not written to memory. `storing`: the progress of
+    the job that stores captures, if it runs (`bytes`, `bytes_total`: of the present capture; `items`: captures).
+    `held`: what holds the space; empty if the request names holders.
     """
 
     holders: list[HolderFacts]
@@ -630,5 +631,7 @@ class DuFacts:
     copies_bytes: int = 0
     hot_budget_bytes: int = 0
     undo_budget_bytes: int = 0
+    memory_bytes: int = 0
+    hot_memory_bytes: int = 0
     held: list[HeldFacts] = field(default_factory=list)
     storing: dict[str, int | None] | None = None

@@ -146,6 +146,7 @@ def _rows_of_home(home: Home) -> list[Capability]:
         ),
         _refusals(home),
         _users(home),
+        _memory(home),
         *_encryption(home),
     ]
 
@@ -182,6 +183,18 @@ def _users(home: Home) -> Capability:
         f"sudo {spelled(str(home.path), 'setup', '--user', trusted)} removes these rights",
         f"{' and '.join(others)}: only their own sessions and captures" if others else "nobody but root",
     )
+
+
+def _memory(home: Home) -> Capability:
+    """Whether captures are written to memory first, and then reach the disk."""
+    found, stuck = home.captures.memory(), home.moving.problem
+    name, ok = "captures in memory", f"{mib(found.used_bytes)} of {mib(found.size_bytes)} in use"
+    if stuck is not None:
+        said = f"they cannot be moved to the disk, and a reboot would end their processes: {stuck.said}"
+        return _row(name, said, stuck.next_step)
+    if found.why_not and found.is_wanted:
+        return _row(name, f"a checkpoint pauses its session for longer: {found.why_not}", "see 'waypoint daemon logs'")
+    return _row(name, "", "", found.why_not or ok)
 
 
 def _encryption(home: Home) -> list[Capability]:

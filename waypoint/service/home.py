@@ -25,7 +25,7 @@ from waypoint.egress.published import Publisher
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.id_choice import find_first
 from waypoint.launch.ground.limits import fill_in
-from waypoint.launch.ground.places import make_places, remove_group
+from waypoint.launch.ground.places import SharedPlaces, make_places, remove_group
 from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.templates import Templates
@@ -48,6 +48,7 @@ from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
 from waypoint.service.change_counts import ChangeCounts
 from waypoint.service.keeping import Keeping
+from waypoint.service.moving import Moving
 from waypoint.service.storing import Storing
 from waypoint.session import applying
 from waypoint.session.adopt import adopt_all, end_dumps
@@ -143,8 +144,9 @@ class Home:
         self.jobs = Jobs(self.events)
 
         runtime = Path(runtime_folder(str(path)))
-        places = make_places(path, runtime, home_id(str(path)), config.ids.first, host_mounts)
-        self._places = places._replace(filters=config.seccomp)
+        self._places = places = make_places(path, runtime, home_id(str(path)), config.ids.first, host_mounts)._replace(
+            filters=config.seccomp
+        )
         self._launcher = Launcher(places.limiter.entered)
         self._host_watch = HostWatch(places.host) if places.host is not None else None
 
@@ -161,6 +163,7 @@ class Home:
         spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
         self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside, self._watch.writing)
         self.storing = Storing(self.names, self.captures, self.jobs, self._keep_to_budgets)
+        self.moving = _open_moving(self.captures, self.storing, places, config)
         router_place = router.Place(path, places.runtime, places.cgroup, places.ids.owner_of_router(), host_mounts)
         self.egress = Egress(router_place)
         self.sessions = Registry(
@@ -219,6 +222,8 @@ class Home:
         await asyncio.to_thread(home.mounts.adopt)
         home._compact_later()
         home.storing.later()
+        home.moving.later()
+        await asyncio.to_thread(home.captures.note_lost)
         home.relief = relief
         home.sessions.resources.pending_records.on_written = home._compact_later
         home.sessions.on_change = home._tell_session  # only now: adopted sessions are not announced
@@ -284,6 +289,7 @@ class Home:
     def _tell_operation(self, entry: Operation) -> None:
         self.events.tell_operation(entry)
         self.storing.later()
+        self.moving.later()
 
     def _tell_session(self, change: SessionChange, live: LiveSession) -> None:
         record = live.record
@@ -329,6 +335,7 @@ class Home:
             await self._deadlines.close()
         if self._auto is not None:
             await self._auto.close()
+        await self.moving.flush()
         await asyncio.to_thread(self.storing.close)
         await asyncio.to_thread(self.counts.close)
         if self._compaction is not None:
@@ -345,6 +352,7 @@ class Home:
         # No `await` from here on: streams that must end with the process would run on and send an `x` frame.
         self._watch.stop()
         self._launcher.close()
+        self.captures.close_memory()
         self.pool.close()
         self.names.close()
         if not self.sessions.running:
@@ -380,6 +388,12 @@ async def stop_daemon(home: Home) -> None:
     said = "commands of other users would end with it"
     rights.check_unrestricted(home.sessions.resources, "stop", f"the daemon of {home.path}", said)
     home.stop_daemon()
+
+
+def _open_moving(captures: Captures, storing: Storing, places: SharedPlaces, config: "_Config") -> Moving:
+    within = places.host.within if places.host is not None else None
+    captures.open_memory(config.hot_memory_bytes, within, places.ids.why_not if config.ids.first else None)
+    return Moving(captures, storing)
 
 
 def _open_pool(home: Path, sizes: PoolSizes | None, reserve: Reserve, group: str) -> Pool:
@@ -428,7 +442,8 @@ class _Config(HomeUsers, kw_only=True):
     for how many seconds an operation can be undone, even after a `gc`. `keep_last`, `keep_daily`: which captures of
     each branch a `gc` keeps (branch/removal.py). `hot_budget_bytes`: what captures may take on disk that are in the
     store, too; None: a quarter of the disk. `undo_budget_bytes`: what captures may take that only undo needs; None: a
-    tenth of the disk. `seccomp`: whether new sessions get a filter of system calls.
+    tenth of the disk. `hot_memory_bytes`: the size of the hot area in memory (capture/layers/hot_memory.py); None: an
+    eighth of the memory. `seccomp`: whether new sessions get a filter of system calls.
     """
 
     ids: _Ids
@@ -436,6 +451,7 @@ class _Config(HomeUsers, kw_only=True):
     keep_operations_s: float = KEEP_OPERATIONS_S
     hot_budget_bytes: Number | None = None
     undo_budget_bytes: Number | None = None
+    hot_memory_bytes: Number | None = None
     keep_last: Number = 0
     keep_daily: Number = 0
     seccomp: bool = True

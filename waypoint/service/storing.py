@@ -220,7 +220,8 @@ class Storing:
         wanted = {one for one, standing in standings.items() if not standing.durable}
         found = self._names.captures_of(list(wanted), may_lack=True).values()
         for capture in sorted(found, key=lambda capture: capture.created):
-            if standings[capture.id].image is None or self._captures.images.is_hot(capture):
+            images = self._captures.images
+            if (standings[capture.id].image is None or images.is_hot(capture)) and not images.is_lost(capture):
                 yield capture.id
 
     def _store(self, capture: Capture, job: Job | None = None) -> int:

@@ -52,6 +52,7 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
         holders += [one for row in rows if (one := _of_session(row, found.pool)) is not None]
         if wanted is None:
             holders += map(_of_stranger, home.present_strangers())
+        memory = home.captures.memory()
         logs_bytes, in_pool, pool_bytes = home.captures.logs_bytes(), found.pool.unique_bytes, home.pool.disk_bytes()
         sessions = home.sessions.resources.places.sessions
         own = sum((one["own_files_bytes"] or 0) + (one["processes_bytes"] or 0) for one in holders)
@@ -71,6 +72,8 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             copies_bytes=found.copies_bytes(),
             hot_budget_bytes=home.keeping.hot_bytes,
             undo_budget_bytes=home.keeping.undo_bytes,
+            memory_bytes=memory.used_bytes,
+            hot_memory_bytes=0 if memory.why_not else memory.size_bytes,
             held=held(home, home.keeping.survey(home.names)) if wanted is None else [],
         )
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from waypoint.capture.layers.hot_memory import unmount
 from waypoint.egress import router
 from waypoint.linux.storage import btrfs, files, mounts
 from waypoint.linux.storage.deep import remove_path
@@ -44,6 +45,7 @@ OURS = (
     "daemon.*",
 )
 POOL = "pool"
+MEMORY = "hot/.memory"  # the mount point of the hot area in memory, which outlives a killed daemon
 SCOPES = "system.slice"  # the slice in which systemd makes the requested scopes (waypoint/launch/ground/places.py)
 # Seconds for the supervisor to end: more than the supervisor waits before it kills its daemon. A daemon without a
 # supervisor gets the same time. Afterwards they are killed, and must end within KILL_S.
@@ -83,7 +85,8 @@ def check(home: Path) -> None:
     if os.path.lexists(home) and not _is_home(home):
         said = f"it has no {CONFIG} of Waypoint, so it is not a home"
         raise StateConflict("remove", str(home), said, "name the home: waypoint --home DIR setup --remove")
-    mounted = mounts.list_mount_points_in(home)
+    own = os.path.join(os.path.realpath(home), MEMORY)
+    mounted = [point for point in mounts.list_mount_points_in(os.path.realpath(home)) if point != own]
     if mounted:
         said = f"something is mounted in it: {', '.join(mounted)}"
         raise StateConflict("remove", str(home), said, "unmount it first (umount)")
@@ -159,6 +162,7 @@ def groups_of(home: str) -> list[Path]:
 
 
 def _remove_home(home: Path, say: Callable[[str], None]) -> None:
+    unmount(home / MEMORY)
     _remove_pool(home)
     for path in [found for pattern in OURS for found in home.glob(pattern)]:
         if path.is_dir() and not path.is_symlink():

@@ -36,6 +36,7 @@ _COMMANDS = {
     "doctor": ("doctor",),
     "remove": ("setup", "--remove"),
 }
+_SIZES = {"--undo-budget": "undo_budget_bytes", "--hot-memory": "hot_memory_bytes"}  # names in config.json
 _FOR_EVERYBODY = ("add-completion", "remove-completion")
 _ELSEWHERE = "name a folder that is empty or does not exist yet: waypoint --home DIR setup"
 
@@ -95,7 +96,8 @@ def install(home: Path, options: dict[str, str]) -> None:
     Options: `--user`, `--group`: who may use the home besides root; without the option the present setting stays.
     `--trust`: the user gets the rights of root (`full`), or only their own rights (`own`, the default). A running
     daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
-    `--undo-budget`: in bytes, what captures may take that only undo needs. `--encrypt`: `key-file`, with `--key-file`
+    `--undo-budget`: in bytes, what captures may take that only undo needs. `--hot-memory`: in bytes, how much memory
+    captures may take until they are on the disk. `--encrypt`: `key-file`, with `--key-file`
     at another path than the usual one; or `passphrase`, read from stdin.
     """
     ownership.check_home(str(home), above_only=True)
@@ -123,6 +125,8 @@ def install(home: Path, options: dict[str, str]) -> None:
         _say_who_may_not(before, wanted)
         if (budget := wanted.get("undo_budget_bytes")) != before.get("undo_budget_bytes"):
             say(f"captures that only undo needs may take {size(budget)}")
+        if (memory := wanted.get("hot_memory_bytes")) != before.get("hot_memory_bytes"):
+            say(f"captures may take {size(memory)} of memory, from the daemon's next start on")
     uid = before.get("trusted_uid")
     if uid is not None and uid != wanted["trusted_uid"]:
         kept = f"sessions that user {_name(pwd.getpwuid, uid)} started with full trust keep their rights and binds"
@@ -222,8 +226,9 @@ def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
             raise UsageProblem(
                 "give access to", f"group {group}", "there is no such group", "see 'getent group'"
             ) from error
-    if "--undo-budget" in options:
-        config["undo_budget_bytes"] = int(options["--undo-budget"])
+    for option, key in _SIZES.items():
+        if option in options:
+            config[key] = int(options[option])
     return config
 
 

@@ -4,7 +4,6 @@ The copy of the tree is named after the capture. Of an ended session the tree it
 """
 
 import os
-import shutil
 import subprocess
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,7 +16,7 @@ from waypoint.linux.storage.deep import walk
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import degradation
-from waypoint.model.errors import Failed, StoreDamaged, UnknownName
+from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, UnknownName
 from waypoint.model.paths import SHARED_MEMORY
 from waypoint.model.records import Capture, FilesLayer
 
@@ -47,7 +46,7 @@ class FilesPart(Part):
         assert self._sealed is not None
         self._sealed.result()
         if self.taking.files_changed:
-            shutil.rmtree(self.taking.area.hot.memory(self.taking.capture_id), ignore_errors=True)
+            self.taking.area.hot.remove_memory(self.taking.capture_id)
             self.taking.area.pool.remove(self.taking.capture_id)
             self._seal()
         reach(Step.SEALED)
@@ -82,8 +81,7 @@ class FilesPart(Part):
         if not os.listdir(beneath.name_of(source)):
             return
         ids = self.taking.subject.facts.fixed.ids
-        target = self.taking.area.hot.memory(self.taking.capture_id)
-        target.mkdir(mode=0o700)
+        target = self.taking.area.hot.make_memory(self.taking.capture_id)
         userns = idmapped.namespace(ids.lines()) if ids.is_shifted else None
         with idmapped.opened(target, userns) as copy:
             try:
@@ -124,7 +122,7 @@ class Files(Layer):
 
     def memory(self, area: Area, origin: Capture) -> str:
         folder = area.hot.memory(origin.id)
-        return str(folder) if folder.is_dir() else ""
+        return str(folder.resolve()) if folder.is_dir() else ""
 
     def memory_bytes(self, area: Area, origin: Capture) -> int:
         folder = self.memory(area, origin)
@@ -161,6 +159,12 @@ def _tmpfs_bytes(facts: os.stat_result) -> int:
     """A lower bound of the size on a tmpfs: whole pages. For a sparse file the disk's blocks less the block map."""
     whole, on_disk = -facts.st_size // _PAGE * -_PAGE, facts.st_blocks * 512
     return whole if on_disk >= whole else max(0, on_disk - _PAGE)
+
+
+def images_lost(tried: str, origin: Capture) -> CannotCapture:
+    """The error for a capture whose images were in memory when the machine stopped (hot.py)."""
+    said = "they were in memory, and not yet on the disk, when the machine stopped"
+    return CannotCapture(tried, origin.id[:12], said, "restore an earlier checkpoint", code="images-lost")
 
 
 def damaged(origin: Capture, said: str) -> StoreDamaged:

@@ -29,6 +29,11 @@ class Area(NamedTuple):
     pool: Pool
     hot: Hot
 
+    def has_room(self, needed_bytes: int) -> bool:
+        """Whether the disk of the hot area, or memory, can take so much."""
+        memory = self.hot.memory_area
+        return memory.has_room(needed_bytes) or filesystem.free_bytes(self.hot.folder) > needed_bytes
+
     def check_space(self, needed_bytes: int, content: str, tried: str, on: str) -> None:
         """Raise Failed if saving `needed_bytes` in the hot area would leave less free space on the host's disk than a
         growing pool leaves. `content`: the kind of data. `tried`, `on`: as in WaypointError.
@@ -91,11 +96,12 @@ class Taking:
     """One capture that is being taken.
 
     `executor`: two threads for parallel work. `dumped`: the programs that CRIU has dumped before, in any capture.
-    `program` and `criu`: the CRIU that dumps the session; None for a tier without processes, or if no CRIU works
-    (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines for `Capture.degraded`;
-    `files_changed`, whether files have changed since the pause began (CRIU has named an open file); `is_awaited`,
-    whether CRIU will dump the session after `take`; `afterwards`, work that no answer waits for, each of which returns
-    what the capture lacks.
+    `memory_bytes`: what the images and the files of /dev/shm need at most, if they may be written to memory; None: they
+    are written to the disk. `program` and `criu`: the CRIU that dumps the session; None for a tier without processes,
+    or if no CRIU works (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines for
+    `Capture.degraded`; `files_changed`, whether files have changed since the pause began (CRIU has named an open file);
+    `is_awaited`, whether CRIU will dump the session after `take`; `afterwards`, work that no answer waits for, each of
+    which returns what the capture lacks.
     """
 
     capture_id: str
@@ -104,6 +110,7 @@ class Taking:
     options: CaptureOptions
     executor: ThreadPoolExecutor
     dumped: set[Program] = field(default_factory=set)
+    memory_bytes: int | None = None
     program: CriuProgram | None = None
     criu: Criu | None = None
     why_no_criu: str = ""

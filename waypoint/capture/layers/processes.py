@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from waypoint.capture.layers import base_files
-from waypoint.capture.layers.files import damaged
+from waypoint.capture.layers.files import damaged, images_lost
 from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, StoredFolder, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.steps import Step, reach
@@ -91,7 +91,7 @@ class ProcessesPart(Part):
             self._table = self._open.enter_context(sockets.open_table(facts.init_pid))
         self._watches = self._open.enter_context(find_watches(taking.area, taking.subject))
         self._watches.look(taking.subject.processes())
-        self._work_fd = self._open.enter_context(open_folder(images.parent))
+        self._work_fd = self._open.enter_context(open_folder(taking.area.hot.work(taking.capture_id)))
         self._images_fd = self._open.enter_context(open_folder(images))
         add_names(self._work_fd, self._watches.take_new())
         self._is_later = can_wait(taking) and self._is_certain()
@@ -198,7 +198,7 @@ class ProcessesPart(Part):
         _use_names(images, tree)
         _note_inodes(images, tree, facts.fixed.overlays)
         for name in ("dump.log", "stats-dump", NAMES):
-            (images.parent / name).unlink(missing_ok=True)
+            (taking.area.hot.work(taking.capture_id) / name).unlink(missing_ok=True)
         if len(taking.dumped) > _MOST_PROGRAMS:
             taking.dumped.clear()
         taking.dumped.update(self._versions)
@@ -367,6 +367,8 @@ class Processes(Layer):
         if leaving is not None:
             _check_ports(origin, layer, copies, leaving)
         images = area.hot.images(origin.id)
+        if area.hot.is_lost(origin.id):
+            raise images_lost("restore the processes of", origin)
         try:
             size = image_bytes(images)
         except FileNotFoundError as error:

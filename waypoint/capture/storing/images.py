@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from waypoint.capture.layers import base_files
+from waypoint.capture.layers.files import images_lost
 from waypoint.capture.layers.layer import Area, StoredFolder
 from waypoint.capture.layers.table import layer_of
 from waypoint.capture.storing.keys import Keys
@@ -72,11 +73,17 @@ class Images:
     def is_hot(self, capture: Capture) -> bool:
         return os.path.isdir(self._area.pool.path(capture.tree))
 
+    def is_lost(self, capture: Capture) -> bool:
+        """Whether the copy outside of the store was partly in memory when the machine stopped."""
+        return self._area.hot.is_lost(capture.id)
+
     def ingest(self, capture: Capture, on_progress: Callable[[int, int | None], None]) -> Ingested:
         """Store a capture that is held. The image is durable on return. `on_progress`: as for `Captures.ingest`.
 
         If it has an image, which is damaged, everything is read, and damaged objects are replaced.
         """
+        if self._area.hot.is_lost(capture.id):
+            raise images_lost("store the processes of", capture)
         again = self._names.standing(capture.id).image is not None
         self.fill(capture)
         earlier, image = self._nearest_stored(capture)
@@ -92,8 +99,10 @@ class Images:
 
     def make_hot(self, capture: Capture) -> None:
         """Extract a capture from the store, unless it is hot, or the store does not have it."""
-        with self._only_one(capture.id):
+        with self.only_one(capture.id):
             image = self._names.standing(capture.id).image
+            if image is not None and self.is_hot(capture) and self._area.hot.is_lost(capture.id):
+                self._area.pool.remove(capture.tree)  # so that the whole capture is extracted
             if image is not None and not self.is_hot(capture):
                 with self._writing():
                     self._recall(capture, image)
@@ -102,14 +111,14 @@ class Images:
         """Have all files of the base in the hot copy, before it becomes an image or another capture's."""
         with contextlib.suppress(StoreDamaged):  # this is to be mended
             self.complete(capture)
-        with self._only_one(capture.id):
+        with self.only_one(capture.id):
             base_files.fill(self._area, capture)
 
     def complete(self, capture: Capture) -> None:
         """Extract files of the base that the machine had when the capture was extracted, and has no more."""
         if not base_files.missing(self._area, capture):
             return
-        with self._only_one(capture.id):
+        with self.only_one(capture.id):
             image, names = self._names.standing(capture.id).image, base_files.missing(self._area, capture)
             if image is not None and names:
                 parts = [one for one in _parts(self._area, capture) if one.content == "named"]
@@ -122,7 +131,7 @@ class Images:
 
         Raises StoreDamaged if the store lacks objects of its image.
         """
-        with self._only_one(capture.id):
+        with self.only_one(capture.id):
             standing = self._names.standing(capture.id)
             if standing.image is None or not standing.durable or is_held() or not self.is_hot(capture):
                 return False
@@ -209,7 +218,8 @@ class Images:
             raise Failed("read from the store", f"capture {capture.id[:12]}", said, next_step, code="disk-full")
 
     @contextlib.contextmanager
-    def _only_one(self, capture_id: str) -> Iterator[None]:
+    def only_one(self, capture_id: str) -> Iterator[None]:
+        """A lock of the capture, which `make_hot` takes, too."""
         with self._lock:
             one = self._moving.setdefault(capture_id, threading.Lock())
         with one:

@@ -36,8 +36,9 @@ def run(given: Given) -> int:
         _unlock(client, given)
     else:
         options = {f"--{name}": given.text(name) for name in ("user", "group", "trust")}
-        budget = given.number("undo_budget")
-        options["--undo-budget"] = str(budget) if budget is not None else None
+        for name in ("undo-budget", "hot-memory"):
+            size = given.number(name.replace("-", "_"))
+            options[f"--{name}"] = str(size) if size is not None else None
         _install(client, options | encryption, _passphrase(given) if given.flag("passphrase") else "")
     return 0
 

@@ -130,6 +130,7 @@ def _whole(found: DuFacts) -> list[tuple[str, str]]:
         ),
         ("captures for undo", f"at most {size(found.undo_budget_bytes)}; above, the oldest operations become final"),
         ("processes, terminals", size(found.hot_bytes)),
+        ("of these in memory", f"{size(found.memory_bytes)}, of {size(found.hot_memory_bytes)}; soon on the disk"),
         ("store of images", f"{size(found.stored_bytes)}{progress(found.storing, '; being stored: ')}"),
         ("names.db", size(found.names_bytes)),
         ("logs", size(found.logs_bytes)),

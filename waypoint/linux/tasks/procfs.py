@@ -307,6 +307,19 @@ def own_bytes(pid: int) -> int:
     return 0
 
 
+def most_image_bytes(pid: int) -> int:
+    """Return the most that the process's memory can take in an image, in bytes: all that is not in files, also if it is
+    shared or swapped out. 0 if the process does not exist.
+    """
+    total = 0
+    with contextlib.suppress(ProcessLookupError):
+        for line in _read(pid, "status").splitlines():
+            name, _, value = line.partition(b":")
+            if name in (b"RssAnon", b"RssShmem", b"VmSwap"):
+                total += int(value.split()[0]) << 10
+    return total
+
+
 def open_root(pid: int) -> int:
     """Return an O_PATH descriptor of process `pid`'s root folder, for `beneath.open_beneath`.
 

@@ -80,6 +80,12 @@ _SETUP = Verb(
             "What captures may take that only undo needs. Default: a tenth of the disk.",
             "SIZE",
         ),
+        Option(
+            ("--hot-memory",),
+            "size",
+            "Memory for captures that are not yet on the disk. Default: an eighth of the memory.",
+            "SIZE",
+        ),
         Option(("--unlock",), "flag", "Give the daemon the passphrase that it needs after each start."),
         Option(("--yes",), "flag", "With --remove: do not ask."),
         HOME,

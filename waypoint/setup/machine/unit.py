@@ -11,7 +11,8 @@ _UNIT = """\
 Description=Waypoint: the sessions of {shown}
 Documentation=man:waypoint(1)
 After=local-fs.target
-RequiresMountsFor={home}
+# The second one is the memory for captures: at a shutdown it must stay mounted until the daemon has moved them.
+RequiresMountsFor={home} {memory}
 
 [Service]
 Type=exec
@@ -46,6 +47,7 @@ def text_of(home: str, program: list[str]) -> str:
     return _UNIT.format(
         shown=_specifiers(home),
         home=_quoted(home, dollars=False),
+        memory=_quoted(f"{home}/hot/.memory", dollars=False),
         id=home_id(home),
         command=" ".join(map(_quoted, words)),
     )
