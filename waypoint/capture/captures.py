@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import filterfalse
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -81,8 +81,13 @@ search itself fails.
 
 AWAIT_S = 60.0  # how long `hold` waits for a dump, which takes milliseconds unless the disk is full
 
-SpawnBeside = Callable[[int], Spawn]
-"""Maps the host's pid of a session's pid 1 to a function that starts a CRIU for the dump of that session."""
+
+class SpawnBeside(Protocol):
+    """Maps the host's pid of a session's pid 1 to a function that starts a CRIU for the dump of that session.
+    `is_urgent`: whether somebody waits for the session.
+    """
+
+    def __call__(self, init_pid: int, *, is_urgent: bool = True) -> Spawn: ...
 
 
 class MemoryUse(NamedTuple):
@@ -257,7 +262,7 @@ class Captures:
             program = self._find_criu()
         except HostLacks as error:
             return without_processes(capture, "no-criu", error.said)
-        criu = Criu(program.path, self._spawn_beside(facts.init_pid))
+        criu = Criu(program.path, self._spawn_beside(facts.init_pid, is_urgent=False))
         return dump(self._area, capture, FrozenSession(facts), program, criu)
 
     def note_dumped(self, capture_id: str) -> None:

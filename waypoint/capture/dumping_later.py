@@ -59,22 +59,23 @@ def dump(area: Area, capture: Capture, session: FrozenSession, program: CriuProg
     """Dump the frozen session into `capture`, in one or two tries. Blocks. May be called again after an exception:
     Failed or OSError, if CRIU was killed or the disk is full.
     """
-    refused: CannotCapture | None = None
+    first: BaseException | None = None
     for log_level in (ERRORS_ONLY, EVERYTHING):
         if not session.processes():
-            return without_processes(capture, "", "they were killed before CRIU had dumped them")
+            break
         try:
             return _with_ended(capture, _attempt(area, capture, session, program, criu, log_level))
-        except CannotCapture as error:
-            refused = error
-        except (Failed, OSError) as error:
-            if log_level == EVERYTHING:
+        except (CannotCapture, Failed, OSError) as error:
+            log.warning("capture of the replaced session on %s: %s", capture.branch, error)
+            if first is None:
+                first = error
+            elif not isinstance(error, CannotCapture):
                 raise
-            refused = None
-            log.warning("capture of %s, first try: %s", capture.branch, error)
-    assert refused is not None
-    log.error("the processes of the replaced session on %s are lost: %s", capture.branch, refused)
-    return without_processes(capture, refused.code, refused.said)
+            elif isinstance(first, CannotCapture):
+                return without_processes(capture, error.code, error.said)
+            else:  # a killed CRIU may leave traces in the processes, which the next one refuses
+                raise first from error
+    return without_processes(capture, "", "they were killed before CRIU had dumped them")
 
 
 def _with_ended(capture: Capture, found: Completion) -> Completion:

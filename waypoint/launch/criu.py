@@ -29,7 +29,7 @@ APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
 """The folder, as CRIU sees it, that contains the session's mounts from outside (externals.py)."""
 _HIGH_FD = 64  # above the descriptors that CRIU gets
-_NICE = -15  # priority of a CRIU that dumps, because the session is frozen during the dump
+_NICE = -15  # priority of a CRIU that dumps a session that somebody waits for: it is frozen during the dump
 
 _TEMPLATE_S = 30.0  # how long a template may take to fork: it copies the page tables of its memory
 _PID = struct.Struct("=i")
@@ -49,8 +49,9 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
     # such a task may end, too (docs/criu.md).
     with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE
         procfs.set_oom_score(-1000)
-    with contextlib.suppress(PermissionError):  # without CAP_SYS_NICE
-        os.nice(_NICE)
+    if spec.is_urgent:
+        with contextlib.suppress(PermissionError):  # without CAP_SYS_NICE
+            os.nice(_NICE)
     session = os.pidfd_open(spec.pid)
     _make_private()
     mounts.bind(spec.run, _RUN)

@@ -70,15 +70,19 @@ class CriuSpawner:
         self._dumps = dumps
         self._loop = asyncio.get_running_loop()
 
-    def beside(self, init_pid: int) -> Spawn:
-        """Return the function that starts a CRIU for a dump. `init_pid`: the host's pid of the session's pid 1."""
+    def beside(self, init_pid: int, *, is_urgent: bool = True) -> Spawn:
+        """Return the function that starts a CRIU for a dump. `init_pid`: the host's pid of the session's pid 1.
+        `is_urgent`: whether somebody waits for the session.
+        """
 
         def spawn(command: CriuCommand) -> Process:
             group = f"{self._dumps}/{new_id()}"
             cgroups.create(group)
             try:
                 argv = command.argv(CRIU_SOCKET_FD)
-                spec = CriuBeside(pid=init_pid, run=self._run, cgroup=group, argv=argv, env=command.env)
+                spec = CriuBeside(
+                    pid=init_pid, run=self._run, cgroup=group, is_urgent=is_urgent, argv=argv, env=command.env
+                )
                 return self._start(spec, command, group)
             except BaseException:
                 cgroups.end(group)

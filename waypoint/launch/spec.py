@@ -126,7 +126,8 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
     """Start a CRIU that is to dump the session with init `pid`.
 
     Two descriptors are sent with the request: CRIU's socket, and the file for its stdout and stderr. `run`: the host
-    folder that becomes CRIU's /run. `cgroup`: the cgroup that CRIU runs in.
+    folder that becomes CRIU's /run. `cgroup`: the cgroup that CRIU runs in. `is_urgent`: whether somebody waits for the
+    session, which CRIU stops.
     """
 
     pid: int
@@ -134,6 +135,7 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
     cgroup: str
     argv: list[str]
     env: dict[str, str]
+    is_urgent: bool = True
 
 
 class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):

@@ -144,7 +144,7 @@ class Endings:
                 kept = await asyncio.to_thread(dump_left, resources, row, live.record, aside)
         except (WaypointError, OSError) as error:
             self._forget(live)
-            self._keep(asyncio.ensure_future(self._close(live, None, is_recorded=False)))
+            self._keep(asyncio.ensure_future(live.close(None)))  # `end_left` removes the rest
             raise self._leave_later(row, live.record, error) from error
         await reach_in_loop(Step.COMPLETED)
         return await self._end(live, Kept(kept), gently=False)

@@ -249,7 +249,7 @@ class Hot:
         path; None if there is no such file or no space for it. `uid`: the user of the session. The kept file belongs to
         this user, so that `read_log` knows the user; nobody but the home's owner can reach the file.
         """
-        if log is None or not log.exists():  # CRIU failed before it opened its log
+        if log is None or not log.exists() or not log.stat().st_size:  # CRIU failed before it wrote into its log
             return None
         kept = self.logs / name
         try:
