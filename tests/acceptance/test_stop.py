@@ -100,10 +100,6 @@ def test_a_stop_of_what_criu_refuses_keeps_the_command_lines(home: Home, person:
 def test_a_discard_does_not_stand_in_the_way_of_an_undo(home: Home, person: Person) -> None:
     with session(home, person.name) as kept, session(home, person.name) as gone:
         home.must("checkpoint", f"{kept}-c", "-b", kept)
-        home.must("checkpoint", f"{gone}-c", "-b", gone)
         home.must("stop", gone, "--discard")
-        home.must("undo")  # of the last operation that can be undone: the checkpoint of the other branch
-        names = {one["name"] for one in home.must("branch", "--json").json()}
-        assert kept in names
+        home.must("undo")  # not of the discard, which nothing undoes
         assert home.cli("show", f"{kept}-c").code == 2
-        assert home.cli("show", f"{gone}-c").code == 0

@@ -1,6 +1,10 @@
 """Numbers and tables as text for people."""
 
+import dataclasses
+
 from waypoint.model import rendering
+from waypoint.model.rendering import full_lines
+from waypoint.model.session_facts import LimitFacts, SessionFacts, StatusFacts
 
 
 def test_sizes_are_shown_in_the_largest_unit() -> None:
@@ -37,3 +41,16 @@ def test_lists_in_the_facts_of_a_layer_are_words() -> None:
         "attached": "copy of /m, files 1",
         "shell": "as at the last prompt",
     }
+
+
+def test_a_disk_and_a_limit_are_reported_from_four_fifths_on() -> None:
+    status = StatusFacts(pid=1, version="", home="/h", sessions=0, started="", disk_bytes=1000, free_bytes=201)
+    live = SessionFacts(branch="b", state="live", created="", upper_bytes=79, limits=of_limits(disk=100))
+    assert full_lines(status, [live]) == []
+    full = dataclasses.replace(status, free_bytes=200)
+    lines = full_lines(full, [dataclasses.replace(live, upper_bytes=80)])
+    assert [line.partition(" has ")[0].partition(":")[0] for line in lines] == ["the disk of /h, to 80%", "b"]
+
+
+def of_limits(disk: int) -> LimitFacts:
+    return {"memory_bytes": None, "cpus": None, "pids": None, "disk_bytes": disk}

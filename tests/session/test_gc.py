@@ -229,3 +229,24 @@ def test_the_pool_is_compacted_after_the_end_of_the_last_session(own: Home) -> N
     main = client.start("main")
     assert main.exec("head -c 1000M /dev/zero > /srv/data; sync; echo on", timeout_s=120).output == b"on\n"
     ledger.check(own)
+
+
+def test_rm_now_frees_the_captures_and_nothing_that_others_need(own: Home) -> None:
+    client = Client(own.path)
+    main = client.start("main")
+    main.checkpoint("x")
+    main.exec("echo y >/srv/y")
+    client.history.remove("x")
+    own.must("undo")  # brings back the name: without --now the capture stays
+    kept = main.checkpoint("y").capture
+    gone = own.must("show", "x", "--json").json()["capture"]
+    own.must("rm", "--now", "x", "y")
+    assert [(one.capture, one.removed) for one in client.history.log("main")] == [(kept, False), (gone, True)]
+    refused = own.cli("undo")
+    assert (refused.code, f"capture {gone[:12]} was removed" in refused.stderr) == (4, True)
+    client.fork("main", "branch")[0].stop()
+    ids = {one.capture for one in client.history.log("branch")} - {one.capture for one in client.history.log("main")}
+    own.must("rm", "--now", "branch")
+    states = {one.capture: one.removed for one in client.history.log(all=True)}
+    assert [states.get(one, True) for one in ids] == [True] * len(ids)
+    ledger.check(own)

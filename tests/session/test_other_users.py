@@ -3,6 +3,7 @@
 A home that trusts its user fully shows that the refused requests work there.
 """
 
+import json
 import os
 import shlex
 import socket
@@ -311,12 +312,19 @@ def test_all_homes_are_hidden_in_every_session(shared: Home, trusting: Home) -> 
     stop(shared, "sees", "sees-2")
 
 
-def test_a_user_cannot_shorten_the_undo_period_of_others(shared: Home, person: Person) -> None:
+def test_a_user_shortens_the_undo_period_of_own_operations_only(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "gc"))
-    refused(
-        person.can(shared, "gc", "--keep-operations", "1d"), "other users could then undo fewer of their operations"
-    )
-    shared.must("gc", "--keep-operations", "1d")
+    refused(person.can(shared, "gc", "--undo-budget", "1M"), "other users could then undo fewer of their operations")
+    succeeds(person.can(shared, "shell", "tidy", "-d"))
+    shared.must("shell", "roots-tidy", "-d", "--user", "root")
+    for _ in range(2):
+        succeeds(person.can(shared, "checkpoint", "tidied", "-b", "tidy", "--force", "--anew"))
+        shared.must("checkpoint", "roots-tidied", "-b", "roots-tidy", "--force", "--anew")
+    done = person.can(shared, "gc", "--keep-operations", "0s", "--json")
+    removed = {one["branch"] for one in json.loads(done.stdout)["removed"]}
+    assert ("tidy" in removed, [one for one in removed if one.startswith("roots")]) == (True, [])
+    assert not any(one["removed"] for one in shared.must("log", "roots-tidy", "--json").json())
+    stop(shared, "tidy", "roots-tidy")
 
 
 def test_a_user_cannot_end_commands_of_others_by_stopping_the_daemon(shared: Home, person: Person) -> None:

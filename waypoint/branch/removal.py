@@ -9,7 +9,7 @@ tree of its own, and a parked one is the tip of its branch.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -169,16 +169,38 @@ def remove(
         if (change.last_number(), change.intents()) != seen:
             found = survey(change, since, policy, first)
         free = take(found.removable[:limit])
-        chosen = list(change.captures_of([capture for capture in found.removable if capture in free]).values())
-        for capture in chosen:
-            standing = change.standing(capture.id)
-            change.set_standing(capture.id, msgspec.structs.replace(standing, removed=True))
-        captures.add_disposable(change, chosen)
+        chosen = _mark_removed(captures, change, [capture for capture in found.removable if capture in free])
         forgotten = found.parents.keys() - _ancestry(found.parents, found.parents.keys() - found.removed - free)
         change.forget_captures(forgotten)
         if chosen or limit is None:
             change.note = _note(change, chosen, found.first_kept)
             change.expire(found.first_kept)
+    return chosen
+
+
+def give_up(
+    captures: Captures, names: Names, choose: Callable[[Survey], Collection[str]], since: float, policy: Policy
+) -> list[Capture]:
+    """Record those captures as removed that `choose` names and that at most undo needs, and return them. The operations
+    that need them can no longer be undone. Otherwise like `remove`.
+    """
+    seen = names.last_number(), names.intents()
+    found = survey(names, since, policy)
+    with captures.removing() as take, names.change(VERB) as change:
+        if (change.last_number(), change.intents()) != seen:
+            found = survey(change, since, policy)
+        may_go = {*found.removable, *found.only_undo()}
+        chosen = _mark_removed(captures, change, sorted(take(may_go.intersection(choose(found)))))
+        change.note = _note(change, chosen, 0)
+    return chosen
+
+
+def _mark_removed(captures: Captures, change: Change, ids: Sequence[str]) -> list[Capture]:
+    chosen = list(change.captures_of(ids).values())
+    for capture in chosen:
+        standing = change.standing(capture.id)
+        change.set_standing(capture.id, msgspec.structs.replace(standing, removed=True))
+    captures.add_disposable(change, chosen)
     return chosen
 
 

@@ -185,11 +185,12 @@ class History:
         """Raises StateConflict if the branch is live or `new` exists."""
         self._ask_once(f"/v1/branches/{quote_branch(parse_name(branch))}/rename", {"to": parse_name(new)})
 
-    def remove(self, *names: str) -> None:
-        """Remove branches and checkpoints, all of them or none. Captures stay, under their ids. Raises StateConflict
-        for a live branch.
+    def remove(self, *names: str, now: bool = False) -> None:
+        """Remove branches and checkpoints, all of them or none. Captures stay, under their ids, unless `now`: then
+        their space is freed, and that cannot be undone. Raises StateConflict for a live branch.
         """
-        self._ask_once("/v1/names/remove", {"names": [parse_name(name) for name in names]})
+        body: dict[str, object] = {"names": [parse_name(name) for name in names]}
+        self._ask_once("/v1/names/remove", body | ({"now": True} if now else {}))
 
     def operations(self, limit: int | None = None) -> list[OperationFacts]:
         """The operations that changed a name or a session, the newest first."""

@@ -434,7 +434,8 @@ class Session:
         of this name, with the processes, which becomes the tip. `keep_programs`: keep the processes, too, or what can
         be kept of them (`tier` of the answer); the next start continues them.
         """
-        body: dict[str, object] = {"discard": discard, "checkpoint": checkpoint, "keep_programs": keep_programs}
+        body: dict[str, object] = {"discard": discard, "checkpoint": checkpoint}
+        body |= {"keep_programs": True} if keep_programs else {}  # a daemon of an earlier version does not know it
         return parse(StopFacts, self._ask_once("stop", body))
 
     def _path(self) -> str:

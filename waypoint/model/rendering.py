@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LimitFacts,
         PortFacts,
         SessionFacts,
+        StatusFacts,
         StopFacts,
         SurveyedProcess,
     )
@@ -34,6 +35,8 @@ _COLOURS = {
     "unreachable": "red",
 }
 _GAP = "  "
+FULL = 0.8
+"""The part of a disk or a limit that is used when a warning is due."""
 # Parameters of the escape sequence SGR: ECMA-48, 8.3.117.
 _SGR = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}
 _ONLY_CRIU = (
@@ -187,6 +190,19 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
     ]
     headings = ("BRANCH", "STATE", *numbers, "USER", *more, *(("PORTS",) if has_ports else ()))
     return table(headings, rows, right=frozenset(numbers), coloured=coloured)
+
+
+def full_lines(status: StatusFacts, sessions: Sequence[SessionFacts] = ()) -> list[str]:
+    """Return warnings about the home's disk, and limits of sessions, of which FULL or more is used."""
+    lines, whole = [], status.disk_bytes
+    if whole and whole - status.free_bytes >= FULL * whole:
+        how = "'waypoint du' shows what holds it; 'waypoint gc' and 'waypoint rm --now' free it"
+        lines.append(f"the disk of {status.home}, to {1 - status.free_bytes / whole:.0%}: {how}")
+    for one in sessions:
+        most = one.limits["disk_bytes"] if one.limits else None
+        if most and one.upper_bytes is not None and one.upper_bytes >= FULL * most:
+            lines.append(f"{one.branch} has {size(one.upper_bytes)} of changed files; its limit is {size(most)}")
+    return lines
 
 
 def _ports(one: SessionFacts) -> str:

@@ -295,7 +295,12 @@ class RenameRequest(Request, frozen=True):
 
 
 class RemoveRequest(Request, frozen=True):
+    """`now`: also remove the captures of these names, and of branches all others, unless something besides undo needs
+    them. Then this cannot be undone.
+    """
+
     names: Annotated[list[str], msgspec.Meta(min_length=1)]
+    now: bool = False
 
 
 class UndoRequest(Request, frozen=True):

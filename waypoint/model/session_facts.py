@@ -169,6 +169,7 @@ class ChangeCountFacts(TypedDict):
 class StatusFacts:
     """The daemon. `home`: the real path. `sessions`: the number of live sessions. `pool`: how the home stores files:
     `btrfs`, or `copy` (each capture copies them). `problem`: the error that every write to the pool now gets.
+    `disk_bytes`, `free_bytes`: what the home's disk has for users, and what of that is free.
     """
 
     pid: int
@@ -178,6 +179,8 @@ class StatusFacts:
     started: str
     pool: str = ""
     problem: dict[str, str | int] | None = None
+    disk_bytes: int = 0
+    free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

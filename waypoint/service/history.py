@@ -1,6 +1,7 @@
 """The history of a home: captures, names, the operation log, and undo."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from waypoint.records.names import Names
 from waypoint.service import capture_facts
 from waypoint.service.change_counts import LONG_WAIT_S, SHORT_WAIT_S
 from waypoint.service.home import Home
+from waypoint.service.housekeeping import remove_now
 from waypoint.service.shapes import Pages
 from waypoint.session import undo as undoing
 from waypoint.session.birth import rights
@@ -83,7 +85,20 @@ async def remove(home: Home, request: RemoveRequest) -> None:
     async with home.sessions.turn(*request.names):
         for name in request.names:
             rights.check_name(home.sessions.resources, name, "remove")
+        gone = await asyncio.to_thread(_captures_of, home, request.names) if request.now else []
         refs.remove(home.names, list(dict.fromkeys(request.names)), home.sessions.running)
+    if gone:
+        await remove_now(home, gone)
+
+
+def _captures_of(home: Home, names: list[str]) -> list[str]:
+    """The ids of the captures of checkpoints, and of all captures of branches, that the caller may remove. Blocks."""
+    found = [ref for ref in map(home.names.ref, names) if ref is not None]
+    ids = {ref.capture for ref in found if ref.capture is not None}
+    branches = {ref.created for ref in found if ref.kind == "branch"}
+    ids |= {link.id for piece in home.names.iter_links() for link in piece if link.branch in branches}
+    captures = home.names.captures_of(sorted(ids), may_lack=True).values()
+    return [one.id for one in captures if rights.may_use(home.sessions.resources, one.setting.user.uid)]
 
 
 async def operations(home: Home, query: OperationsQuery) -> Pages[OperationFacts]:
@@ -213,7 +228,7 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     def is_shared(one: Operation) -> bool:
         return branch in one.sessions and len(one.sessions) > 1 and not is_anothers(one)
 
-    can_be_undone = _newest_first()
+    can_be_undone = _newest_first(home.names)
     found = home.names.last_to_undo(lambda one: can_be_undone(one) and (is_meant(one) or is_shared(one)))
     if found is not None and not is_meant(found):
         others = ", ".join(sorted(one for one in found.sessions if one != branch))
@@ -226,16 +241,19 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     raise _none_left(home, whose, is_meant)
 
 
-def _newest_first() -> Callable[[Operation], bool]:
-    """A predicate for operations, the newest first: whether no session that the operation concerns was discarded
-    afterwards. Nothing brings back the files of such a session.
-    """
+def _newest_first(names: Names) -> Callable[[Operation], bool]:
+    """A predicate for operations, the newest first: whether no discard of a session stands in the way of the undo."""
     discarded: set[str] = set()
 
     def can_be_undone(one: Operation) -> bool:
         if one.verb == DISCARD:
             discarded.update(one.sessions)
-        return discarded.isdisjoint((*one.sessions, *one.moves))
+            return False
+        if not discarded.isdisjoint((*one.sessions, *one.moves)):
+            with contextlib.suppress(StateConflict):
+                return bool(undoing.plan_undo(names, one.number))
+            return False
+        return True
 
     return can_be_undone
 

@@ -374,6 +374,8 @@ async def status(home: Home) -> StatusFacts:
         started=iso_time(home.started),
         pool=home.pool.driver,
         problem=problem,
+        disk_bytes=filesystem.usable_bytes(home.path),
+        free_bytes=filesystem.free_bytes(home.path),
     )
 
 

@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
-from typing import TypeVar, get_args
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple, TypeVar, get_args
+
+import msgspec
 
 from waypoint.branch import removal
 from waypoint.capture.steps import Step, reach
@@ -17,6 +20,7 @@ from waypoint.model.requests import GcRequest
 from waypoint.model.session_facts import StrangerFacts
 from waypoint.model.stages import Stage
 from waypoint.model.times import iso_time
+from waypoint.records.names import Names
 from waypoint.service.background.jobs import Job
 from waypoint.service.held_space import held
 from waypoint.service.home import RELIEVE_S, Home, Relief
@@ -47,15 +51,16 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
     With `dry_run` only report what would be removed. Raises StateConflict if a gc is running, or with `compact` if a
     session lives.
     """
-    keeping = _asked(home, request)
+    own = _own_since(home, request)
+    keeping = _asked(home, request if own is None else msgspec.structs.replace(request, keep_operations_s=None))
     if request.dry_run:
-        return await asyncio.to_thread(_plan, home, keeping)
+        return await asyncio.to_thread(_plan, home, keeping, own)
     if request.compact and not home.is_idle():
         branches = {*home.sessions.running, *(row.branch for row in home.names.live(ready=False))}
         said = f"sessions are running in it: {', '.join(sorted(branches))}"
         raise StateConflict("compact the pool of", str(home.path), said, "stop them first: waypoint stop --all")
     await _end_relief(home)
-    found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keeping)))
+    found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keeping, own)))
     assert isinstance(found, GcFacts)
     return found
 
@@ -91,6 +96,41 @@ def _asked(home: Home, request: GcRequest) -> Keeping:
     return keeping
 
 
+def _own_since(home: Home, request: GcRequest) -> "_Own | None":
+    """What a user who may not decide for others gives up: captures that only undo needs, of operations before then."""
+    user, kept_s = rights.restricted_caller(home.sessions.resources), request.keep_operations_s
+    if user is None or kept_s is None or kept_s >= home.keeping.operations_s:
+        return None
+    return _Own(user.uid, time.time() - kept_s)
+
+
+class _Own(NamedTuple):
+    """The captures of the user `uid` that only operations before `since` need, to be undone."""
+
+    uid: int
+    since: float
+
+    def choose(self, names: Names, found: removal.Survey) -> list[str]:
+        first = names.first_since(self.since)
+        old = [one for one in found.only_undo() if found.last_undo[one] < first]
+        captures = names.captures_of(old, may_lack=True).values()
+        return [capture.id for capture in captures if capture.setting.user.uid == self.uid]
+
+
+async def remove_now(home: Home, captures: Collection[str]) -> None:
+    """Remove these captures, unless something besides undo needs them, and free their space. A job like `gc`."""
+    await _end_relief(home)
+    while (running := home.jobs.running("gc")) is not None:
+        with contextlib.suppress(WaypointError):
+            await home.jobs.result(running)
+
+    async def work(job: Job) -> int:
+        working = _Work(home, job, home.keeping)
+        return await working.in_thread(functools.partial(working.remove_now, captures))
+
+    await home.jobs.result(home.jobs.start("gc", work))
+
+
 async def _end_relief(home: Home) -> None:
     """Interrupt the daemon's own job of this kind, since a requested `gc` does all of its work."""
     running = home.jobs.running("gc")
@@ -98,11 +138,12 @@ async def _end_relief(home: Home) -> None:
         await home.jobs.cancel(running.id)
 
 
-def _plan(home: Home, keeping: Keeping) -> GcFacts:
+def _plan(home: Home, keeping: Keeping, own: _Own | None) -> GcFacts:
     found = keeping.survey(home.names)
+    removable = [*found.removable, *(own.choose(home.names, found) if own is not None else ())]
     return GcFacts(
         dry_run=True,
-        removed=[_removed(capture) for capture in home.names.captures_of(found.removable, may_lack=True).values()],
+        removed=[_removed(capture) for capture in home.names.captures_of(removable, may_lack=True).values()],
         strangers=home.present_strangers(),
         kept_operations_s=keeping.operations_s,
         freed_bytes=0,
@@ -113,9 +154,9 @@ def _plan(home: Home, keeping: Keeping) -> GcFacts:
     )
 
 
-async def gc_job(home: Home, job: Job, keeping: Keeping) -> GcFacts:
+async def gc_job(home: Home, job: Job, keeping: Keeping, own: _Own | None = None) -> GcFacts:
     """The job of `gc`. If it is cancelled, it ends after the capture that it is removing."""
-    work = _Work(home, job, keeping)
+    work = _Work(home, job, keeping, own)
     return await work.in_thread(work.carry_out)
 
 
@@ -165,7 +206,8 @@ RELIEF = Relief(relieve, relieve_whole, is_due)
 class _Work:
     """One `gc`."""
 
-    def __init__(self, home: Home, job: Job, keeping: Keeping) -> None:
+    def __init__(self, home: Home, job: Job, keeping: Keeping, own: _Own | None = None) -> None:
+        self._own = own
         self._home = home
         self._job = job
         self._keeping = keeping
@@ -196,6 +238,8 @@ class _Work:
         home.pool.check_writable()
         self._try("the captures that were mounted", home.mounts.prune)
         chosen = self._remove()
+        if (own := self._own) is not None:
+            chosen += self._give_up(lambda found: own.choose(home.names, found))
         self._drop_all(chosen)
         self._try("the journals of applies", functools.partial(applying.forget, home.sessions.resources))
         strangers = self._remove_strangers()
@@ -220,6 +264,17 @@ class _Work:
             kept=_kept(home, found),
             held=held(home, found),
         )
+
+    def remove_now(self, captures: Collection[str]) -> int:
+        chosen = self._give_up(lambda _: captures)
+        self._drop_all(chosen)
+        self._try("the store of images", self._collect_images)
+        self._try("the free space of the pool", self._home.pool.settle)
+        return len(chosen)
+
+    def _give_up(self, choose: Callable[[removal.Survey], Collection[str]]) -> list[Capture]:
+        home, keeping = self._home, self._home.keeping
+        return removal.give_up(home.captures, home.names, choose, keeping.since(), keeping.policy)
 
     def make_room(self, *, whole: bool = False) -> int:
         """Remove a few captures at a time until there is room; with `whole`, remove all. Then evict captures, if that

@@ -68,7 +68,17 @@ def plan_undo(names: Reader, number: int) -> Planned:
 
     operation = numbered(names, number)
     found = plan(names.ref, operation, moved, functools.partial(only_points, names))
+    _check_there(names, operation, found)
     return Planned(operation, found, losses(found, operation, names.ref, names.capture))
+
+
+def _check_there(names: Reader, operation: Operation, found: Plan) -> None:
+    """Raise StateConflict if a capture that the plan needs was removed ('rm --now', 'gc --keep-operations')."""
+    needed = [ref.capture for ref in found.names.values() if ref is not None]
+    for capture in (*needed, *(deed.capture for deed in found.deeds)):
+        if capture is not None and names.standing(capture).removed:
+            on, said = f"operation {operation.number} ({operation.verb})", f"capture {capture[:12]} was removed"
+            raise StateConflict("undo", on, said, "see 'waypoint op log'", code="undo-expired")
 
 
 def asked_by(by: Caller | None) -> str:

@@ -50,7 +50,7 @@ def remove(given: Given) -> int:
 
 def _remove(client: Client, given: Given) -> int:
     names = given.texts("names")
-    client.history.remove(*names)
+    client.history.remove(*names, now="now" in given and given.flag("now"))
     if given.flag("json"):
         print_json({"removed": names})
     return 0

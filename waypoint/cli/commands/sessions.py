@@ -21,7 +21,7 @@ from waypoint.cli.output import (
 from waypoint.client.sdk import Client
 from waypoint.model.errors import NotAllowed, UsageProblem, WaypointError
 from waypoint.model.outcomes import degraded_lines
-from waypoint.model.rendering import ports_table, published_address, sessions_table, stop_line
+from waypoint.model.rendering import full_lines, ports_table, published_address, sessions_table, stop_line
 from waypoint.model.session_facts import StopFacts
 from waypoint.model.verbs import Given
 
@@ -65,6 +65,7 @@ def ps(given: Given) -> int:
     else:
         note("no sessions; 'waypoint shell' starts one")
     warn("cannot be reached", [f"{one.branch}: {one.said}" for one in sessions if one.said])
+    warn("nearly full", full_lines(client.status(), sessions))
     report_strangers(client)
     return 0
 

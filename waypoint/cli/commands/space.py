@@ -6,7 +6,7 @@ from waypoint.cli.output import print_json, print_lines, wants_colour, warn, war
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import DuFacts, GcFacts, HeldBy, HeldFacts
-from waypoint.model.rendering import age, progress, short, size, table
+from waypoint.model.rendering import age, full_lines, progress, short, size, table
 from waypoint.model.times import parse_age
 from waypoint.model.verbs import MAX_SECONDS, Given
 
@@ -93,7 +93,8 @@ def _held(held: list[HeldFacts]) -> Iterator[str]:
 
 def du(given: Given) -> int:
     names = given.texts("names")
-    found = Client(given.text("home")).history.du(*names)
+    client = Client(given.text("home"))
+    found = client.history.du(*names)
     if given.flag("json"):
         print_json(found)
         return 0
@@ -111,6 +112,7 @@ def du(given: Given) -> int:
         print_lines(table(headings, rows, right=frozenset(headings[3:]), coloured=wants_colour()))
     for one in found.holders:
         warn_lines([f"degraded: {one['kind']} {short(one['id'])}: {item['text']}" for item in one["degraded"]])
+    warn("nearly full", full_lines(client.status()))
     if not names:
         print_lines(["", *(f"{heading:<24}{value}" for heading, value in _whole(found))])
         print_lines([f"held: {text}" for text in _held(found.held)])

@@ -79,6 +79,12 @@ def total_bytes(path: StrPath) -> int:
     return numbers.f_blocks * numbers.f_frsize
 
 
+def usable_bytes(path: StrPath) -> int:
+    """Bytes that unprivileged processes use or can still write: all but what is reserved, as df(1) counts."""
+    numbers = os.statvfs(path)
+    return (numbers.f_blocks - numbers.f_bfree + numbers.f_bavail) * numbers.f_frsize
+
+
 def make_whiteout(path: StrPath) -> None:
     """Make a whiteout, overlayfs's mark of a deleted name: a character device 0:0. Not possible on an overlay
     itself.

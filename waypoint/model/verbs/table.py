@@ -621,12 +621,18 @@ _PROVE = Verb(
 
 _RM = Verb(
     "rm",
-    (JSON, HOME),
+    (
+        Option(("--now",), "flag", "Also free the space of the captures at once. This cannot be undone."),
+        JSON,
+        HOME,
+    ),
     """Remove names of checkpoints and branches.
 
     Removes either all of them or none. A branch with a running session cannot be removed. The captures themselves stay:
-    you can use their ids, and 'waypoint undo' restores the names, until 'waypoint gc' removes the captures.""",
-    "Example: waypoint rm before-upgrade",
+    you can use their ids, and 'waypoint undo' restores the names, until 'waypoint gc' removes the captures. With --now
+    they are removed at once: the capture of each checkpoint, and all captures of each branch, unless another name or
+    session needs them.""",
+    "Example: waypoint rm before-upgrade; waypoint rm --now fix-1",
     arguments=(Argument("names", "NAME", many=True),),
 )
 
@@ -795,6 +801,9 @@ _GC = Verb(
     operation of the last 7 days (see --keep-operations). With --keep-last and --keep-daily, captures without a name are
     kept, too; days without a capture do not count. The parents of a needed capture stay in the log, but without
     their content. Also removes files in the home that belong to no capture and no session.
+
+    A user who is not root removes what nothing needs, of all users; with --keep-operations also what only the undo of
+    the user's own older operations needs. To remove names and their captures at once: 'waypoint rm --now'.
 
     Captures that only undo needs are stored, which saves what has not changed, and evicted ('waypoint evict'): an undo
     that needs one takes longer then. If they still take more than a tenth of the disk (see --undo-budget here and of
