@@ -1,10 +1,12 @@
 """Many forks at once: the descriptors of the daemon, sessions that cannot start, limits, an interrupted command."""
 
 import contextlib
+import json
 import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +29,8 @@ from waypoint.records.names import Names
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "criu", "overlay", "cgroup2")]
 
 COUNT = 12
+ASK_KERNEL = "import ctypes; print(max(0, ctypes.CDLL(None).prctl(68, 0, 0, 0, 0)))"  # PR_GET_MEMORY_MERGE
+IS_MERGED = f"python3 -c '{ASK_KERNEL}'"
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +160,25 @@ def test_the_end_of_a_criu_with_a_high_descriptor_is_seen() -> None:
         os.close(low)
         assert LaunchedCriu(Started(ended.pid, [1500], 0), "").wait() == 0
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_memory_of_forks_is_merged_only_if_config_json_asks_for_it() -> None:
+    with open_home("merging") as home:
+        config, found = home.path / "config.json", []
+        for wanted in (False, True):
+            home.must("daemon", "stop")
+            config.write_text(json.dumps({**json.loads(config.read_text()), "merge_memory": wanted}))
+            begin(home, f"origin-{wanted}")
+            home.must("fork", f"origin-{wanted}", f"fork-{wanted}")
+            found += [
+                home.must("exec", "-b", f"{name}-{wanted}", "--", IS_MERGED).stdout for name in ("origin", "fork")
+            ]
+    can = "1\n" if can_merge() else "0\n"
+    assert found == ["0\n", "0\n", can, can]
+
+
+def can_merge() -> bool:
+    """Whether programs of this kernel inherit merging."""
+    merge = "import ctypes, os, sys; ctypes.CDLL(None).prctl(67, 1, 0, 0, 0); os.execvp('python3', sys.argv[1:])"
+    asked = [sys.executable, "-c", merge, "python3", "-c", ASK_KERNEL]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout == "1\n"

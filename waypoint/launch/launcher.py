@@ -124,10 +124,14 @@ def _failure(error: BaseException) -> LaunchAnswer:
     return LaunchAnswer(error=f"{type(error).__name__}: {error}")
 
 
-def main(control_fd: int, groups: list[str]) -> None:
+def main(control_fd: int, groups: list[str], *, merges: bool) -> None:
     """Run the launcher. `groups`: cgroups of version 1 hierarchies for this process and all its children. The launcher
-    enters them once, because entering them in each task would take milliseconds.
+    enters them once, because entering them in each task would take milliseconds. `merges`: whether the kernel may merge
+    equal memory of the sessions.
     """
+    if merges:
+        with contextlib.suppress(OSError):  # `doctor` reports a kernel that cannot
+            namespaces.merge_memory()
     for each in groups:
         cgroups.enter(each)
     serve(socket.socket(fileno=control_fd))

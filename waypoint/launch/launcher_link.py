@@ -48,9 +48,10 @@ class Launcher:
     namespace of the process that calls `open`.
     """
 
-    def __init__(self, groups: Sequence[str] = ()) -> None:
-        """`groups`: the cgroups of version 1 hierarchies for the launcher and all its children."""
+    def __init__(self, groups: Sequence[str] = (), *, merges: bool = False) -> None:
+        """`groups`, `merges`: see launcher.main."""
         self._groups = groups
+        self._merges = merges
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._opened = 0.0
@@ -66,7 +67,7 @@ class Launcher:
             paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
             # Import neither runpy nor, for msgspec, typing: each takes 4 ms, in each start of a daemon.
             boot = f"import sys; sys.path[:0] = {paths!r}; sys.modules['typing_extensions'] = None"
-            words = f"{theirs.fileno()}, {list(self._groups)!r}"
+            words = f"{theirs.fileno()}, {list(self._groups)!r}, merges={self._merges}"
             code = f"{boot}; from waypoint.launch.launcher import main; main({words})"
             with _sealed_interpreter() as program:  # the launcher's tasks become processes of sessions
                 self._process = subprocess.Popen(

@@ -147,7 +147,7 @@ class Home:
         self._places = places = make_places(path, runtime, home_id(str(path)), config.ids.first, host_mounts)._replace(
             filters=config.seccomp
         )
-        self._launcher = Launcher(places.limiter.entered)
+        self._launcher = Launcher(places.limiter.entered, merges=config.merge_memory)
         self._host_watch = HostWatch(places.host) if places.host is not None else None
 
         reserve = Reserve(path)
@@ -445,7 +445,8 @@ class _Config(HomeUsers, kw_only=True):
     each branch a `gc` keeps (branch/removal.py). `hot_budget_bytes`: what captures may take on disk that are in the
     store, too; None: a quarter of the disk. `undo_budget_bytes`: what captures may take that only undo needs; None: a
     tenth of the disk. `hot_memory_bytes`: the size of the hot area in memory (capture/layers/hot_memory.py); None: an
-    eighth of the memory. `seccomp`: whether new sessions get a filter of system calls.
+    eighth of the memory. `seccomp`: whether new sessions get a filter of system calls. `merge_memory`: whether the
+    kernel may merge equal memory of new sessions (KSM).
     """
 
     ids: _Ids
@@ -457,6 +458,7 @@ class _Config(HomeUsers, kw_only=True):
     keep_last: Number = 0
     keep_daily: Number = 0
     seccomp: bool = True
+    merge_memory: bool = False
 
 
 def _keeping(home: Path, config: _Config) -> Keeping:

@@ -27,7 +27,6 @@ from waypoint.upper.open_pool import open_pool
 KSM_SWITCH = "/sys/kernel/mm/ksm/run"
 _FEW_INSTANCES = 1024
 MAX_WORDS_BYTES = 4096
-PR_SET_MEMORY_MERGE = 67  # Linux 6.4
 
 
 class Probe(NamedTuple):
@@ -150,7 +149,7 @@ def _btrfs(place: Path) -> None:
 
 
 def _merge_memory(_: Path) -> None:
-    namespaces.prctl(PR_SET_MEMORY_MERGE, 1)
+    namespaces.merge_memory()
     with open(KSM_SWITCH) as switch:
         if switch.read().strip() != "1":
             raise OSError(0, "the kernel can merge memory, but this feature is switched off", KSM_SWITCH)

@@ -26,6 +26,7 @@ PR_SET_DUMPABLE = 4
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
 PR_SET_NAME = 15
+PR_SET_MEMORY_MERGE = 67  # Linux 6.4
 PR_SET_SECUREBITS = 28
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -123,6 +124,13 @@ def map_ids(pid: int, lines: str) -> None:
     for which in ("uid_map", "gid_map"):
         with open(f"/proc/{pid}/{which}", "w") as file:
             file.write(lines)
+
+
+def merge_memory() -> None:
+    """Let the kernel merge equal pages of this process and of its descendants with those of others that allow it (KSM).
+    Programs that it executes inherit this from Linux 6.7 on. Raises OSError on kernels that cannot.
+    """
+    prctl(PR_SET_MEMORY_MERGE, 1)
 
 
 def prctl(option: int, argument: int = 0) -> int:
