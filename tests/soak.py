@@ -36,6 +36,7 @@ PARTS = {
     "agents-day": Part("500 turns of an agent with 2 GB of packages: what is kept on the disk, and no silence", 30),
     "chaos": Part("random kills and many clients at once, with a printed seed", 1),
     "criu": Part("CRIU is killed, hangs, dies or reads a damaged image", 2),
+    "differences": Part("objects of the kernel in copies: each is kept, or its loss is reported", 1),
     "disks": Part("full disks, read-only pools, pools that grow and shrink", 6),
     "faults": Part("a process of Waypoint is killed, or its disk fails, at each step of each operation", 7, 2),
     "floods": Part("sessions and clients that send more than they should, fuzzing", 4),

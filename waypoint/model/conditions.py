@@ -126,6 +126,46 @@ CONDITIONS: dict[str, Condition] = {
         "A program watches files (inotify, fanotify) and had not read all notices.",
         "Let the program scan its files again.",
     ),
+    "pending-error": Condition(
+        "{subject}: an error of this socket that its program has not seen yet is not in copies",
+        "A connection was refused or reset, or a message could not be delivered, and the program had not asked yet. In "
+        "a copy a refused connection looks connected, and a reset one ended.",
+        "Let the program connect again in the copy.",
+    ),
+    "urgent-data": Condition(
+        "{subject}: urgent data (MSG_OOB) that its program has not read yet, and the data after it, may not be in "
+        "copies",
+        "CRIU reads the unread data of a connection only up to its urgent byte.",
+        "Let the program read the data before the checkpoint.",
+    ),
+    "datagram-sender": Condition(
+        "{subject}: unread datagrams have no sender in copies, if their sender has an abstract name, and cannot be "
+        "answered",
+        "CRIU keeps the senders of the datagrams of Unix sockets only if they have a path.",
+        "Let the sender repeat them.",
+    ),
+    "timer-overruns": Condition(
+        "{subject}: the number of expiries of a timer (timer_getoverrun) whose signal waits begins at 0 in copies",
+        "A program blocks the signal of a periodic timer, which has expired meanwhile.",
+        "None is needed, unless the program counts the expiries.",
+    ),
+    "semaphore-undo": Condition(
+        "{subject}: in copies, a semaphore that it holds (SEM_UNDO) stays taken if it is killed",
+        "The kernel shows nobody the undo values of System V semaphores.",
+        "Start the program again in the copy.",
+    ),
+    "device-numbers": Condition(
+        "{subject}: files have other device numbers in copies, where it knows no owner of a file any more",
+        "fakeroot recognizes files by device and inode number. A package that is built across a restore would have "
+        "wrong owners.",
+        "Let fakeroot end before the checkpoint, or start it again in the copy.",
+    ),
+    "setting-lost": Condition(
+        "{subject}: {detail}",
+        "A setting of a restored process, which CRIU's images lack, could not be made again. `detail`: its name, and "
+        "the kernel's reason.",
+        "Let the program make the setting again.",
+    ),
     "hook-failed": Condition(
         "the hook {subject} {detail}",
         "A hook of the session failed; the operation continued.",

@@ -222,6 +222,17 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in Fixed.__struct_fields__}
 
 
+class LeftOut(msgspec.Struct, frozen=True, array_like=True):
+    """A setting of a process that CRIU's images lack. `pid`: of the process, as seen inside. `number`: of the thread,
+    as seen inside, or of the descriptor. `name`, `value`: as in processes/left_out.py.
+    """
+
+    pid: int
+    number: int
+    name: str
+    value: str
+
+
 class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     """CRIU's images, in the capture's hot folder.
 
@@ -231,6 +242,7 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     hard limits, by kind (RLIMIT_NOFILE); -1: none; empty in old captures. `tasks`: the number of threads; `watchers`,
     `watches`: of inotify instances and of the files that they watch; 0 in old captures. `awaited`: CRIU has not dumped
     the processes yet, which stay frozen until then; `size_bytes` is then an estimate (capture/dumping_later.py).
+    `left_out`: settings that a restore makes again.
     """
 
     KIND: ClassVar[str] = "processes"
@@ -245,6 +257,7 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     watchers: int = 0
     watches: int = 0
     awaited: bool = False
+    left_out: list[LeftOut] = []
 
 
 class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from waypoint.linux.calls import machine
-from waypoint.linux.tasks import cgroups, mappings, procfs, ptrace
+from waypoint.linux.tasks import mappings, procfs, ptrace
 from waypoint.processes.criu.image_files import LOCKS, LOCKS_MAGIC, read_messages
 from waypoint.processes.criu.messages import LOCK_ENTRY, decode
 
@@ -72,31 +72,12 @@ def lost(images_fd: int, pids: Collection[int]) -> list[str]:
     return sorted(found)
 
 
-def take_again(locks: Collection[Lock], cgroup: str, *, mapped_only: bool) -> list[str]:
-    """Have the restored processes of the group take their locks again, with `mapped_only` those on mapped files. Thaw
-    the group. No process waits for a lock that another has.
-
-    The group must be frozen or freezing, and no process of it may have run since the restore. Returns the locks that
-    could not be taken, in the form of `lost`. The group is thawed after an OSError, too.
+def take_again(locks: Collection[Lock], pids: Collection[int], *, mapped_only: bool) -> list[str]:
+    """Have the restored processes `pids`, which are `stopped`, take their locks again, with `mapped_only` those on
+    mapped files. No process waits for a lock that another has. Returns the locks that could not be taken, in the form
+    of `lost`.
     """
-    pids = cgroups.members(cgroup)
-    stopped: list[int] = []
-    try:
-        for pid in pids:
-            for tid in procfs.threads(pid):
-                ptrace.seize(tid, unfiltered=True)
-                stopped.append(tid)
-                ptrace.interrupt(tid)
-                ptrace.wait(tid)
-        cgroups.thaw(cgroup)  # the tasks still do not run, because ptrace has stopped them
-        return sorted(
-            {name for pid, owned in _owners(locks, pids) for name in _take(pid, owned, mapped_only=mapped_only)}
-        )
-    finally:
-        for tid in stopped:
-            with contextlib.suppress(OSError):  # killed meanwhile
-                ptrace.detach(tid)
-        cgroups.thaw(cgroup)
+    return sorted({name for pid, owned in _owners(locks, pids) for name in _take(pid, owned, mapped_only=mapped_only)})
 
 
 def _take(pid: int, owned: list[Lock], *, mapped_only: bool) -> list[str]:

@@ -27,8 +27,17 @@ from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.model.conditions import Degradation, degradation, some_of
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.paths import is_below
-from waypoint.model.records import Capture, IdMap, Machine, ProcessesLayer
-from waypoint.processes import certain, locks, moved_sockets, nested_shells, ports, tcp_repair, terminal_queues
+from waypoint.model.records import Capture, IdMap, LeftOut, Machine, ProcessesLayer
+from waypoint.processes import (
+    certain,
+    left_out,
+    locks,
+    moved_sockets,
+    nested_shells,
+    ports,
+    tcp_repair,
+    terminal_queues,
+)
 from waypoint.processes.certain import Program
 from waypoint.processes.criu import comparison, inodes, linked_files
 from waypoint.processes.criu.causes import CriuFailed
@@ -38,6 +47,7 @@ from waypoint.processes.criu.linked_files import Place
 from waypoint.processes.criu.memory_plan import MemoryPlan, make_plan
 from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions, name_externals
 from waypoint.processes.criu.rpc import Criu, Dump
+from waypoint.processes.stopped import stopped
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout
 from waypoint.upper.placing import Where
@@ -75,7 +85,8 @@ class ProcessesPart(Part):
         self._watched = (0, 0)
         self._removed: tuple[RemovedFolder, ...] = ()
         self._watches: Watches | None = None
-        self._before = 0
+        self._left_out = left_out.Found([], [], {})
+        self._before = self._dumped = 0  # the time in nanoseconds
         self._table: socket.socket | None = None  # lists the sockets of the session's network
 
     def prepare(self) -> None:
@@ -168,6 +179,7 @@ class ProcessesPart(Part):
         assert self._dump is not None
         with self._diagnosed():
             self._dump.wait_written()
+        self._dumped = time.time_ns()
         # CRIU has thawed the group for its own code in the tasks. If CRIU were killed now, the tasks would run, with
         # their connections in repair mode.
         cgroups.hold_frozen(self.taking.subject.facts.cgroup)
@@ -197,6 +209,10 @@ class ProcessesPart(Part):
         tree = taking.area.pool.path(taking.capture_id)
         _use_names(images, tree)
         _note_inodes(images, tree, facts.fixed.overlays)
+        if timers := self._left_out.timers:
+            with open_folder(images) as images_fd:
+                found = left_out.wall_timers(comparison.wall_timers(images_fd), self._dumped, timers)
+            self._left_out.settings.extend(found)
         for name in ("dump.log", "stats-dump", NAMES):
             (taking.area.hot.work(taking.capture_id) / name).unlink(missing_ok=True)
         if len(taking.dumped) > _MOST_PROGRAMS:
@@ -222,6 +238,7 @@ class ProcessesPart(Part):
             watchers=self._watched[0],
             watches=self._watched[1],
             awaited=self._is_later,
+            left_out=self._left_out.settings,
             **self.taking.subject.facts.fixed.fixed_fields(),
         )
 
@@ -232,9 +249,11 @@ class ProcessesPart(Part):
             tcp_repair.end(self.taking.subject.processes())
 
     def _note_warnings(self) -> None:
-        """Note shells within shells and ports of the host's network."""
+        """Note what the images will lack, as far as a running session shows it."""
         taking = self.taking
         processes = taking.subject.processes()
+        self._left_out = left_out.find(taking.subject.facts.init_pid, processes)
+        taking.degraded += self._left_out.lost
         self._hard_limits = hard_limits.highest(processes)
         self._tasks = _count_tasks(processes)
         self._watched = self._watches.totals() if self._watches is not None else (0, 0)
@@ -452,12 +471,12 @@ class Processes(Layer):
         assert target.spawn is not None
         work = target.folder / "criu"
         work.mkdir(mode=0o700)
-        ids = self.of(origin).ids
+        layer = self.of(origin)
         shares_files = bool(origin.setting.binds) and locks.can_take()  # CRIU would wait for the locks of others
         with (
-            open_for_root_of(ids, area.hot.images(origin.id)) as images_fd,
+            open_for_root_of(layer.ids, area.hot.images(origin.id)) as images_fd,
             open_folder(work) as work_fd,
-            _held_until_complete(target, images_fd, shares_files=shares_files) as on_notice,
+            _held_until_complete(target, images_fd, layer.left_out, shares_files=shares_files) as on_notice,
         ):
             options = RestoreOptions(
                 images_fd=images_fd,
@@ -481,13 +500,15 @@ class Processes(Layer):
 
 
 @contextlib.contextmanager
-def _held_until_complete(target: RestoreTarget, images_fd: int, *, shares_files: bool) -> Iterator[OnNotice | None]:
-    """Before the restored tasks run, put unread bytes back into their terminals, and have the tasks take their locks
-    again: with `shares_files` all of them. Yields CRIU's listener.
+def _held_until_complete(
+    target: RestoreTarget, images_fd: int, settings: list[LeftOut], *, shares_files: bool
+) -> Iterator[OnNotice | None]:
+    """Before the restored tasks run, put unread bytes back into their terminals, make the `settings` again, and have
+    the tasks take their locks again: with `shares_files` all of them. Yields CRIU's listener.
     """
     locks_of = [] if target.stays_frozen else locks.to_take(images_fd, all_kinds=shares_files)
     has_unread = terminal_queues.are_taken(target.folder)
-    if not (locks_of or has_unread or target.stays_frozen):
+    if not (locks_of or has_unread or settings or target.stays_frozen):
         yield target.on_notice
         return
 
@@ -503,14 +524,18 @@ def _held_until_complete(target: RestoreTarget, images_fd: int, *, shares_files:
 
     try:
         yield hear
-        if has_unread or target.stays_frozen:
+        if has_unread or settings or target.stays_frozen:
             cgroups.freeze(target.cgroup)
             terminal_queues.put_back(cgroups.members(target.cgroup), target.folder)
         if target.stays_frozen:
             return
-        if locks_of:
-            lost = locks.take_again(locks_of, target.cgroup, mapped_only=not shares_files)
-            target.lost += [degradation("lock-lost", one) for one in lost]
+        target.lost += left_out.set_again(settings, cgroups.members(target.cgroup))
+        calls = left_out.needs_calls(settings)
+        if locks_of or calls:
+            with stopped(target.cgroup) as pids:
+                lost = locks.take_again(locks_of, pids, mapped_only=not shares_files)
+                target.lost += [degradation("lock-lost", one) for one in lost]
+                target.lost += left_out.call_again(calls, pids)
         cgroups.thaw(target.cgroup)
     finally:
         cgroups.end(target.aside)

@@ -20,6 +20,8 @@ _NUMBERS: dict[str, dict[str, int]] = {
         "seccomp": 317,
         "setgroups": 116,
         "kcmp": 312,
+        "ioprio_set": 251,
+        "ioprio_get": 252,
         "statx": 332,
     },
     "aarch64": {
@@ -33,6 +35,8 @@ _NUMBERS: dict[str, dict[str, int]] = {
         "seccomp": 277,
         "setgroups": 159,
         "kcmp": 272,
+        "ioprio_set": 30,
+        "ioprio_get": 31,
         "statx": 291,
     },
 }
@@ -72,3 +76,11 @@ def call(name: str, *args: int | bytes | None, path: str | None = None) -> int:
     wide = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     result: int = getattr(_libc, name)(*wide)
     return check(result, name, path)
+
+
+def get_option(fd: int, level: int, number: int, buffer: bytearray) -> int:
+    """Call getsockopt(2) for an option that also reads `buffer`; return how many bytes of it the answer takes."""
+    content = (ctypes.c_char * len(buffer)).from_buffer(buffer)
+    size = ctypes.c_uint32(len(buffer))
+    check(_libc.getsockopt(fd, level, number, content, ctypes.byref(size)), "getsockopt")
+    return size.value

@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import fcntl
 import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -10,6 +12,7 @@ from typing import TypeVar
 from waypoint.linux.tasks import namespaces, pidfd
 
 Result = TypeVar("Result")
+_SIOCGSKNS = 0x894C  # linux/sockios.h
 
 
 def work_in(pid: int, work: Callable[[], Result]) -> Result:
@@ -42,6 +45,15 @@ def open_held_by(pid: int) -> int:
             if os.readlink(f"{folder}/{number}").startswith("net:["):
                 return os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
     raise FileNotFoundError(errno.ENOENT, "no descriptor of a network namespace", folder)
+
+
+def is_own(sock: socket.socket) -> bool:
+    """Return True if the socket is in the caller's network namespace."""
+    fd = fcntl.ioctl(sock, _SIOCGSKNS)
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat("/proc/self/ns/net"))
+    finally:
+        os.close(fd)
 
 
 def work_within(fd: int, work: Callable[[], Result]) -> Result:

@@ -14,6 +14,7 @@ from waypoint.linux.tasks import pidfd
 
 _TABLES = (("tcp", "tcp"), ("tcp", "tcp6"), ("udp", "udp"), ("udp", "udp6"))
 _UNCONNECTED = "01"
+_DATAGRAMS = "0002"
 _UDP_CORK = 1  # linux/udp.h
 _SIOCUNIXFILE = 0x89E0  # linux/un.h
 _NETLINK_SOCK_DIAG, _BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
@@ -149,3 +150,10 @@ def bound_names(pid: int) -> dict[int, str]:
             if len(words) == 8 and words[5] == _UNCONNECTED and not words[7].startswith("@"):
                 found[int(words[6])] = words[7]
     return found
+
+
+def has_abstract_datagrams(pid: int) -> bool:
+    """Return True if the network namespace of process `pid` has a Unix datagram socket with an abstract name."""
+    with open(f"/proc/{pid}/net/unix", errors="surrogateescape") as table:
+        rows = (line.split(maxsplit=7) for line in table)
+        return any(len(row) == 8 and row[4] == _DATAGRAMS and row[7].startswith("@") for row in rows)

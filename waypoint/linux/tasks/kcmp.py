@@ -11,6 +11,7 @@ Part = Literal["VM", "FILES", "FS"]
 """Memory; open files; working directory and root. The names are those of CLONE_VM, ..., CRIU uses them too."""
 _KINDS: dict[Part, int] = {"VM": 1, "FILES": 2, "FS": 3}
 PARTS = tuple(_KINDS)
+_SEMAPHORES = 6  # KCMP_SYSVSEM
 _ORDER = {0: 0, 1: -1, 2: 1}  # what kcmp(2) returns for equal, less, greater
 
 
@@ -24,3 +25,10 @@ def sharing(pids: Iterable[int], part: Part) -> list[int]:
 
     ordered = sorted(pids, key=functools.cmp_to_key(compare))
     return [other for one, other in itertools.pairwise(ordered) if not compare(one, other)]
+
+
+def undoes_semaphores(pid: int, never: int) -> bool:
+    """Return True if process `pid` may have used SEM_UNDO (semop(2)): it has done so or has, or had, several threads,
+    and the process `never` has not. Raises OSError.
+    """
+    return libc.syscall("kcmp", pid, never, _SEMAPHORES, 0, 0) != 0

@@ -234,6 +234,20 @@ def system_call(pid: int) -> BlockingCall | None:
     return BlockingCall(_NAMES.get(int(words[0]), ""), int(words[1], 16))
 
 
+def has_waiting_timer(pid: int) -> bool:
+    """Return True if the signal of a timer (timer_create(2)) waits for the process or a thread of it
+    (proc_pid_timers(5)).
+    """
+    wanted = 0
+    for line in _read(pid, "timers").splitlines():
+        if line.startswith(b"signal:"):
+            wanted |= 1 << (int(line.split()[1].partition(b"/")[0]) - 1)
+    if not wanted:
+        return False
+    fields = (line.split() for tid in threads(pid) for line in _read(tid, "status").splitlines())
+    return any(words[0] in (b"SigPnd:", b"ShdPnd:") and int(words[1], 16) & wanted for words in fields if words)
+
+
 def processor_ns(pid: int) -> int:
     """Return the processor time of the process's main thread in nanoseconds (/proc/PID/schedstat, sched-stats.rst)."""
     return int(_read(pid, "schedstat").split()[0])

@@ -7,6 +7,7 @@ criu/include/magic.h.
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -48,6 +49,17 @@ _REG = Message(
 )
 _SOCKET = Message({"name": Field(11, "string"), "name_dir": Field(14, "string")})
 _FILE = Message({"id": Field(2, "uint32"), "reg": Field(3, _REG), "socket": Field(16, _SOCKET)})
+_TIMER = Message(
+    {
+        "clock": Field(4, "uint32"),
+        "ticks": Field(5, "uint64"),
+        "flags": Field(6, "uint32"),
+        **{name: Field(number, "uint64") for number, name in enumerate(("sec", "nsec", "isec", "insec"), 7)},
+    }
+)
+_WITH_TIMER = Message({"id": Field(2, "uint32"), "timer": Field(12, _TIMER)})
+_WALL_CLOCKS = (time.CLOCK_REALTIME, 8)  # 8: CLOCK_REALTIME_ALARM
+_ABSOLUTE = 1  # TFD_TIMER_ABSTIME
 
 _REGULAR = 1
 # By CRIU's number of the kind of file: its name here, and the beginnings of the link /proc/PID/fd/N to such a file.
@@ -89,6 +101,16 @@ class Difference(NamedTuple):
     restored: str
 
 
+class WallTimer(NamedTuple):
+    """A timerfd that expires at a time of day. `flags`: of timerfd_settime(2)."""
+
+    pid: int
+    fd: int
+    left_ns: int
+    interval_ns: int
+    flags: int
+
+
 def differences(images_fd: int, pids: Collection[int]) -> list[Difference]:
     """The differences between the images and the restored processes `pids` (as the host sees them), which are frozen:
     ids, names and threads of processes; kind, path, position and mode of their descriptors.
@@ -128,6 +150,26 @@ def opened_files(images_fd: int) -> Iterator[OpenedFile]:
             mode, size = _number(reg.get("mode")), reg.get("size")
             if stat.S_ISREG(mode):
                 yield OpenedFile(str(reg["name"]), size if isinstance(size, int) else None)
+
+
+def wall_timers(images_fd: int) -> Iterator[WallTimer]:
+    """The timers that expire at a time of day, and have not yet. Raises OSError; ValueError if an image is
+    malformed.
+    """
+    found: dict[int, tuple[int, int, int]] = {}
+    for message in read_messages(images_fd, FILES, FILES_MAGIC):
+        entry = decode(_WITH_TIMER, message)
+        if isinstance(one := entry.get("timer"), dict):
+            left, interval = (
+                _number(one[a]) * 10**9 + _number(one[b]) for a, b in (("sec", "nsec"), ("isec", "insec"))
+            )
+            if left and one["clock"] in _WALL_CLOCKS and _number(one["flags"]) & _ABSOLUTE and not one["ticks"]:
+                found[_number(entry["id"])] = left, interval, _number(one["flags"])
+    for message in read_messages(images_fd, PSTREE, PSTREE_MAGIC) if found else ():
+        pid = _number(decode(_PROCESS, message)["pid"])
+        for descriptor in _descriptors(images_fd, pid):
+            if timer := found.pop(_number(descriptor["id"]), None):
+                yield WallTimer(pid, _number(descriptor["fd"]), *timer)
 
 
 def changed_outside(images_fd: int, folders: Collection[str]) -> list[str]:
