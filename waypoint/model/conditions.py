@@ -338,6 +338,11 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU restores neither, and does not report it.",
         BUILD_CRIU,
     ),
+    "memory-not-shared": Condition(
+        "each fork of a large session has its own copy of all memory, and takes as long as reading it",
+        "CRIU reads the memory of a capture again for each restore.",
+        BUILD_CRIU,
+    ),
     "removed-open-files": Condition(
         "a restore can fail if several programs have removed files open, such as libraries that an upgrade replaced",
         "CRIU makes mistakes with the names of removed files that processes have open.",

@@ -29,6 +29,7 @@ MENDED = {
     "14-vast-mappings.patch": "sanitizers",
     "15-no-vdso.patch": "sanitizers",
     "16-restrictions.patch": "restrictions",
+    "17-templates.patch": "memory-not-shared",
     "20-ghost-race.patch": "removed-open-files",
     "21-ghost-names.patch": "removed-open-files",
     "22-no-link.patch": "touched-folders",

@@ -1,7 +1,7 @@
 """Which pages of a dump a template reads: a CRIU that has the memory of a capture, and forks CRIUs that restore it.
 
 Formats: images/{mm,vma,pagemap}.proto and criu/include/image.h of CRIU's source; the plan is that of
-criu/patches/54-templates.patch.
+criu/patches/17-templates.patch.
 """
 
 import mmap
