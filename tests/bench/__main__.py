@@ -11,7 +11,7 @@ import tests.bench
 from tests.bench.frame import RUNS, Row, Sizes, machine, measured, save, table
 
 QUICK_RUNS = 3
-NO_AREAS = {"curves", "frame", "ground", "inside", "load", "peers", "raw_criu", "__main__"}
+NO_AREAS = {"claude", "curves", "frame", "ground", "inside", "load", "peers", "raw_criu", "__main__"}
 
 
 def areas() -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.bench import claude
 from tests.bench.frame import (
     Aim,
     Figure,
@@ -52,6 +53,7 @@ def _each(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
     yield from _memory(ground, sizes)
     yield from _unchanged(ground, sizes)
     yield from _files(ground, sizes)
+    yield from claude.figures(ground)
 
 
 def _ms(act: Callable[[], object]) -> float:
