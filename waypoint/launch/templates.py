@@ -7,6 +7,7 @@ runs: it needs neither the template nor the images. If a template has ended, the
 """
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -17,9 +18,12 @@ from collections.abc import Iterator
 from waypoint.capture.captures import HeldCapture
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.linux.calls import machine
+from waypoint.model.errors import WaypointError
 from waypoint.model.records import Capture
 from waypoint.processes.criu.rpc import Criu
 from waypoint.processes.criu.worker import Process
+
+log = logging.getLogger(__name__)
 
 LEAST_BYTES = 64 << 20
 """A restore of less memory is as fast without a template."""
@@ -97,6 +101,9 @@ class Templates:
             if ended is not None:
                 ended.end()
             started = self._start(held)
+        except (WaypointError, OSError) as error:  # the restore itself reports what is wrong, if it fails
+            log.warning("no template for capture %s: %s", key[:12], error)
+            self._avoided.add(key)
         finally:
             with self._changed:
                 del self._found[key]
