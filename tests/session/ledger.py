@@ -61,7 +61,7 @@ def differences(home: Home) -> list[str]:
     found += _compare("hot folder", folders, {path.name for path in hot.iterdir()})
     found += _compare("cgroup", sessions, {path.name for path in group.iterdir() if is_id(path.name)})
     found += _compare("runtime folder", sessions, {path.name for path in (home.runtime / "sessions").iterdir()})
-    found += _compare("group of a CRIU", set(), {path.name for path in group.glob("dumps/*/")})
+    found += _compare("group of a CRIU", set(), {path.name for path in group.glob("dumps/*/") if is_id(path.name)})
     listed = {row.id or "" for row in client.sessions()}
     found += _compare("session in ps", sessions, listed)
     found += [f"{path} is left" for path in home.runtime.glob("view-*")]
@@ -88,7 +88,7 @@ def criu_pids(home: Home) -> list[int]:
 
 def dumping_pids(home: Home) -> list[int]:
     """The pids of the CRIU processes that dump sessions of the home, and of their children."""
-    return _members(group_of(home), "dumps/*")
+    return _members(group_of(home), "dumps/[!t]*")  # not those of templates, which wait for restores
 
 
 def _members(group: Path, below: str) -> list[int]:

@@ -94,7 +94,7 @@ class CriuSpawner:
         """Return the function that starts a template (templates.py). `plan_fd`, `images_fd`: see CriuTemplate."""
 
         def spawn(command: CriuCommand) -> Process:
-            group = f"{self._dumps}/{new_id()}"
+            group = f"{self._dumps}/template-{new_id()}"
             cgroups.create(group)
             try:
                 argv = [*command.argv(CRIU_SOCKET_FD), str(TEMPLATE_PLAN_FD), str(TEMPLATE_IMAGES_FD)]
