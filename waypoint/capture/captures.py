@@ -567,6 +567,11 @@ class HeldCapture:
         return PROCESSES.of(self.capture)
 
     @property
+    def criu_path(self) -> Path:
+        """The CRIU that restores. Raises HostLacks, Failed."""
+        return self._find_criu().path
+
+    @property
     def files(self) -> str:
         """The folder of the sealed, read-only upper tree (upper/layout.py describes its contents)."""
         return FILES.path(self._area, self.capture)
@@ -645,7 +650,7 @@ class HeldCapture:
         """Restore the terminal and the processes; the caller has restored the files by `copy_files`. Return the host's
         pid of the session's pid 1. After a failure the caller removes `target`.
         """
-        target.criu_path = self._find_criu().path
+        target.criu_path = self.criu_path
         for layer in reversed(LAYERS):
             layer.restore(self._area, self.capture, target)
         return target.pid

@@ -14,8 +14,19 @@ import struct
 from collections.abc import Callable
 from typing import NoReturn
 
+import msgspec
+
 from waypoint.launch.externals import mount_apart
-from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, CriuTemplate
+from waypoint.launch.packets import answer, failure, receive
+from waypoint.launch.spec import (
+    CRIU_SOCKET_FD,
+    CriuAhead,
+    CriuBeside,
+    CriuInto,
+    CriuTemplate,
+    LaunchAnswer,
+    MountOrder,
+)
 from waypoint.linux.calls import hard_limits
 from waypoint.linux.net import network
 from waypoint.linux.storage import mounts
@@ -113,11 +124,63 @@ def _fork_from_template(spec: CriuInto, fds: list[int]) -> int:
         except (BrokenPipeError, ConnectionResetError):
             return 0
     theirs.close()
-    answer = ours.recv(_PID.size)
-    return int(_PID.unpack(answer)[0]) if answer else 0
+    said = ours.recv(_PID.size)
+    return int(_PID.unpack(said)[0]) if said else 0
 
 
-def _found(spec: CriuBeside | CriuInto | CriuTemplate) -> str:
+def stand_by(spec: CriuAhead, fds: list[int], announce: Announce) -> None:
+    """Start CRIU as a child, and `announce` it. Then make the mounts of the session in CRIU's mount namespace when the
+    daemon sends a MountOrder. CRIU has a mount namespace of its own, because the sources of these mounts are folders
+    below /run, which are hidden there. An error before `announce` raises OSError.
+    """
+    os.setsid()
+    os.umask(0o022)
+    _make_private()
+    namespaces.join_new_session_keyring()
+    program = _found(spec)
+    own = namespaces.open_own("mnt")
+    namespaces.unshare(namespaces.CLONE_NEWNS)
+    mounts.bind(spec.run, _RUN)
+    criu_mounts = namespaces.open_own("mnt")
+    wait_entered()
+    criu = _spawn(program, spec, fds[:_OWN_FDS])
+    announce(criu)
+    for fd in fds[:_OWN_FDS]:
+        os.close(fd)  # so that CRIU alone has its socket
+    namespaces.setns(own, namespaces.CLONE_NEWNS)
+    with socket.socket(fileno=fds[_OWN_FDS]) as orders:
+        request, users = receive(orders)
+        if not request:  # the daemon has ended, or starts no session
+            return
+        try:
+            order = msgspec.json.decode(request, type=MountOrder)
+            hard_limits.raise_for(criu, order.hard_limits)
+            mount_apart(order.mounts, users, f"{spec.run}/{APART}")
+            names = [f"m{number}" for number in range(len(order.mounts.outside))]
+            made = [(mounts.clone(f"{spec.run}/{APART}/{name}"), name) for name in names]
+            namespaces.setns(criu_mounts, namespaces.CLONE_NEWNS)
+            for mount, name in made:
+                mounts.attach(mount, f"{APART_SEEN}/{name}")
+        except BaseException as error:  # any error: the daemon waits for an answer
+            answer(orders.fileno(), failure(error), [])
+        else:
+            answer(orders.fileno(), LaunchAnswer(pid=criu), [])
+
+
+def _spawn(program: str, spec: CriuAhead, fds: list[int]) -> int:
+    """Start CRIU as a child without copying this process. `fds`: CRIU's socket, and its stdout and stderr."""
+    above = CRIU_SOCKET_FD + 1
+    sock, output = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in fds)
+    null = fcntl.fcntl(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC), fcntl.F_DUPFD_CLOEXEC, above)
+    actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in ((null, 0), (output, 1), (output, 2))]
+    actions.append((os.POSIX_SPAWN_DUP2, sock, CRIU_SOCKET_FD))
+    pid = os.posix_spawn(program, spec.argv, spec.env, file_actions=actions)
+    for fd in (sock, output, null):
+        os.close(fd)
+    return pid
+
+
+def _found(spec: CriuBeside | CriuInto | CriuTemplate | CriuAhead) -> str:
     """Return the path of CRIU's program, and protect /tmp from it.
 
     CRIU makes folders in /tmp, some of them as the session's root, and leaves them if it is killed. So its writes to

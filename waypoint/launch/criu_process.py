@@ -1,21 +1,29 @@
 """Starting CRIU through the launcher: the implementation of `Spawn` (processes/criu/worker.py) for sessions."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import os
 import signal
+import socket
 from collections.abc import Callable
 
+import msgspec
+
 from waypoint.launch import externals
-from waypoint.launch.launcher_link import Launcher, Started
+from waypoint.launch.launcher_link import Launcher, Started, died, fds_for_ids
+from waypoint.launch.packets import MAX_REQUEST_BYTES
 from waypoint.launch.spec import (
     CRIU_SOCKET_FD,
     TEMPLATE_IMAGES_FD,
     TEMPLATE_PLAN_FD,
+    CriuAhead,
     CriuBeside,
     CriuInto,
     CriuTemplate,
+    LaunchAnswer,
+    MountOrder,
     StartSpec,
 )
 from waypoint.launch.start import furnish_network
@@ -24,7 +32,8 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, pidfd
 from waypoint.model.ids import new_id
 from waypoint.processes.criu.options import Notice, OnNotice
-from waypoint.processes.criu.worker import CriuCommand, Process, Spawn
+from waypoint.processes.criu.rpc import RESTORE_ENVIRONMENT
+from waypoint.processes.criu.worker import Channel, CriuCommand, Process, Spawn
 
 
 class LaunchedCriu:
@@ -56,6 +65,69 @@ class LaunchedCriu:
                 pidfd.send_signal(self._pidfd, signal.SIGKILL)
 
 
+class AheadCriu(LaunchedCriu):
+    """A CRIU that was started by `CriuSpawner.begin`, with the mounts of its session."""
+
+    def __init__(self, started: Started, channel: Channel) -> None:
+        super().__init__(started, "")
+        self._channel = channel
+
+    def take_channel(self) -> Channel:
+        return self._channel
+
+
+class _Beginning:
+    """A CRIU that is being started in the cgroup of a session whose mounts are not known yet."""
+
+    def __init__(self, launcher: Launcher, spec: CriuAhead, loop: asyncio.AbstractEventLoop) -> None:
+        """Called in a thread while the event loop `loop` runs. Returns at once."""
+        self.spec = spec
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._orders, waiting = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = Channel(ours, os.memfd_create("criu-words"))
+        fds = (theirs.fileno(), self._channel.words_fd, waiting.fileno())
+        self._starting = asyncio.run_coroutine_threadsafe(launcher.carry_out(spec, fds), loop)
+
+        def started(_: object) -> None:
+            theirs.close()
+            waiting.close()
+
+        self._starting.add_done_callback(started)
+
+    def mount(self, order: MountOrder) -> AheadCriu:
+        """Wait until CRIU is started, and have the mounts of `order` made. Raises OSError, LauncherDied; CRIU has ended
+        then, or ends.
+        """
+        try:
+            started = self._starting.result()
+            socket.send_fds(self._orders, [msgspec.json.encode(order)], fds_for_ids(order.mounts))
+            text = self._orders.recv(MAX_REQUEST_BYTES)
+            if not text:
+                raise died()
+            answer = msgspec.json.decode(text, type=LaunchAnswer)
+            if not answer.pid:
+                raise OSError(answer.errno, answer.error, answer.path)
+        except BaseException:
+            self.close()
+            raise
+        self._orders.close()
+        return AheadCriu(started, self._channel)
+
+    def close(self) -> None:
+        """End CRIU, which is not used. Returns at once."""
+        self._starting.add_done_callback(self._end)
+
+    def _end(self, starting: concurrent.futures.Future[Started]) -> None:
+        self._orders.close()
+        self._channel.socket.close()
+        os.close(self._channel.words_fd)
+        if not starting.cancelled() and starting.exception() is None:
+            for handle in starting.result().handles:
+                with contextlib.suppress(ProcessLookupError):
+                    pidfd.send_signal(handle, signal.SIGKILL)
+                os.close(handle)
+
+
 class CriuSpawner:
     """Makes functions that start CRIU through the launcher of a home.
 
@@ -69,6 +141,21 @@ class CriuSpawner:
         self._run = run
         self._dumps = dumps
         self._loop = asyncio.get_running_loop()
+        self._begun: dict[str, _Beginning] = {}  # by cgroup
+
+    def begin(self, group: str, program: str) -> None:
+        """Start a CRIU to restore a session in the cgroup `group`, while the caller prepares the session's files. The
+        function that `into` returns for this cgroup uses it. The caller must call `forget` before it removes the
+        cgroup. Returns at once.
+        """
+        argv = CriuCommand(program, {}, -1, -1).argv(CRIU_SOCKET_FD)
+        spec = CriuAhead(cgroup=group, run=self._run, argv=argv, env=RESTORE_ENVIRONMENT)
+        self._begun[group] = _Beginning(self._launcher, spec, self._loop)
+
+    def forget(self, group: str) -> None:
+        """End the CRIU that was begun in the cgroup `group`, unless it was used."""
+        if (begun := self._begun.pop(group, None)) is not None:
+            begun.close()
 
     def beside(self, init_pid: int, *, is_urgent: bool = True) -> Spawn:
         """Return the function that starts a CRIU for a dump. `init_pid`: the host's pid of the session's pid 1.
@@ -121,6 +208,13 @@ class CriuSpawner:
 
         def spawn(command: CriuCommand) -> Process:
             argv = command.argv(CRIU_SOCKET_FD)
+            begun = self._begun.pop(start.cgroup, None)
+            if begun is not None:
+                assert (begun.spec.argv, begun.spec.env) == (argv, command.env)
+                try:
+                    return begun.mount(MountOrder(mounts=start, hard_limits=hard_limits))
+                except OSError as error:
+                    raise externals.misplaced(error) or error from error
             spec = CriuInto(
                 mounts=start,
                 run=self._run,

@@ -9,7 +9,6 @@ Each imported module makes every fork slower; `threading` alone makes a fork tak
 some tasks need is imported in these tasks.
 """
 
-import array
 import contextlib
 import gc
 import os
@@ -19,17 +18,15 @@ from typing import NoReturn
 
 import msgspec
 
-from waypoint.launch.criu import become_beside, become_into, become_template
+from waypoint.launch.criu import become_beside, become_into, become_template, stand_by
 from waypoint.launch.enter import enter
+from waypoint.launch.packets import answer, failure, receive
 from waypoint.launch.program import set_resource_limits
-from waypoint.launch.spec import CriuBeside, CriuInto, CriuTemplate, LaunchAnswer, LaunchSpec, StartSpec
+from waypoint.launch.spec import CriuAhead, CriuBeside, CriuInto, CriuTemplate, LaunchAnswer, LaunchSpec, StartSpec
 from waypoint.launch.start import start
 from waypoint.launch.walls import refused
 from waypoint.linux.tasks import cgroups, namespaces
 from waypoint.linux.tasks.clone import fork_into, leave_killed_group
-
-MAX_REQUEST_BYTES = 4 << 20
-_MAX_FDS = 6
 
 
 def serve(control: socket.socket) -> None:
@@ -47,14 +44,14 @@ def serve(control: socket.socket) -> None:
     gc.disable()
     decoder = msgspec.json.Decoder(LaunchSpec)
     while True:
-        request, fds = _receive(control)
+        request, fds = receive(control)
         if not request:
             return
         try:
             spec = decoder.decode(request)
             is_task = fork_for(spec) == 0
         except Exception as error:  # any error: the daemon waits for an answer
-            _answer(fds[0], _failure(error), [])
+            answer(fds[0], failure(error), [])
         else:
             if is_task:
                 control.close()
@@ -68,7 +65,7 @@ def fork_for(spec: LaunchSpec) -> int:
     cgroup for it.
     """
     match spec:
-        case CriuBeside() | CriuTemplate():
+        case CriuBeside() | CriuTemplate() | CriuAhead():
             return fork_into(spec.cgroup)
         case CriuInto():
             return fork_into(spec.mounts.cgroup)
@@ -80,48 +77,28 @@ def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
     """Carry out `spec` in this task and answer on the first of `fds`; the others belong to `spec` (spec.py)."""
 
     def announce(pid: int) -> None:
-        _answer(fds[0], LaunchAnswer(pid=pid), [os.pidfd_open(pid)])
+        answer(fds[0], LaunchAnswer(pid=pid), [os.pidfd_open(pid)])
 
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         match spec:
             case StartSpec():
-                _answer(fds[0], *start(spec, fds[1:]))
+                answer(fds[0], *start(spec, fds[1:]))
             case CriuBeside():
                 become_beside(spec, fds[1:], announce)
             case CriuInto():
                 become_into(spec, fds[1:], announce)
             case CriuTemplate():
                 become_template(spec, fds[1:], announce)
+            case CriuAhead():
+                stand_by(spec, fds[1:], announce)
             case _:
-                _answer(fds[0], *enter(spec, fds[1:]))
+                answer(fds[0], *enter(spec, fds[1:]))
     except BaseException as error:  # a forked child must not return into its parent's code
         with contextlib.suppress(OSError):  # the daemon has died
-            _answer(fds[0], _failure(error), [])
+            answer(fds[0], failure(error), [])
         os._exit(1)
     os._exit(0)
-
-
-def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
-    request, ancillary, _flags, _address = control.recvmsg(MAX_REQUEST_BYTES, room)
-    fds = array.array("i")
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-    return request, list(fds)
-
-
-def _answer(reply: int, launched: LaunchAnswer, handles: list[int]) -> None:
-    with socket.socket(fileno=os.dup(reply)) as sock:
-        socket.send_fds(sock, [msgspec.json.encode(launched)], handles)
-
-
-def _failure(error: BaseException) -> LaunchAnswer:
-    if isinstance(error, OSError):
-        path = os.fsdecode(error.filename) if error.filename else ""
-        return LaunchAnswer(errno=error.errno or 0, path=path, error=error.strerror or str(error))
-    return LaunchAnswer(error=f"{type(error).__name__}: {error}")
 
 
 def main(control_fd: int, groups: list[str], *, merges: bool) -> None:

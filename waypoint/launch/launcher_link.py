@@ -119,7 +119,7 @@ class Launcher:
                 os.close(handle)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if not text:
-            raise _died()
+            raise died()
         launched = msgspec.json.decode(text, type=LaunchAnswer)
         if not launched.pid:
             raise OSError(launched.errno, launched.error, launched.path)
@@ -138,10 +138,10 @@ class Launcher:
                 self.close()
             else:
                 return
-        raise _died()
+        raise died()
 
 
-def _died() -> LauncherDied:
+def died() -> LauncherDied:
     return LauncherDied("start", "a process", "the launcher process died during the request", "try again")
 
 

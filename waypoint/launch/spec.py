@@ -175,7 +175,31 @@ class CriuTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="template"):
 
 TEMPLATE_PLAN_FD, TEMPLATE_IMAGES_FD = 4, 5  # the template's descriptors; its socket is CRIU_SOCKET_FD
 
-LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto | CriuTemplate
+
+class CriuAhead(msgspec.Struct, frozen=True, kw_only=True, tag="ahead"):
+    """Start a CRIU in `cgroup` that is to restore a session whose mounts are not known yet. `run`: as for CriuInto.
+
+    Three descriptors are sent with the request: CRIU's socket, the file for its stdout and stderr, and a socket on
+    which the launcher's task waits for one MountOrder and answers it by a LaunchAnswer. The answer to the request
+    itself has a pidfd of CRIU.
+    """
+
+    cgroup: str
+    run: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+class MountOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Make the mounts of a session for the CRIU that was started ahead, and raise its hard limits. `mounts`,
+    `hard_limits`, and the descriptors that are sent with it: as for CriuInto.
+    """
+
+    mounts: StartSpec
+    hard_limits: dict[str, int] = {}
+
+
+LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto | CriuTemplate | CriuAhead
 
 
 class LaunchAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,13 +49,18 @@ def above(wanted: Mapping[str, int], had: Mapping[str, int]) -> dict[str, int]:
 
 def raise_own(wanted: Mapping[str, int]) -> None:
     """Raise this process's hard limits to `wanted`, as far as permitted."""
+    raise_for(0, wanted)
+
+
+def raise_for(pid: int, wanted: Mapping[str, int]) -> None:
+    """Raise the hard limits of process `pid` (0: the caller) to `wanted`, as far as permitted."""
     for name, most in wanted.items():
         kind = _KINDS.get(name)
         if kind is not None:
-            soft, hard = resource.getrlimit(kind)
+            soft, hard = resource.prlimit(pid, kind)
             if _height(most) > _height(hard):
                 with contextlib.suppress(ValueError, OSError):  # without CAP_SYS_RESOURCE, or above fs.nr_open
-                    resource.setrlimit(kind, (soft, most))
+                    resource.prlimit(pid, kind, (soft, most))
 
 
 def _height(limit: int) -> float:

@@ -20,11 +20,13 @@ from waypoint.processes.criu.ghosts import make_ghosts
 from waypoint.processes.criu.images import correct_timers_and_sockets, give_own_network, read_dump_stats
 from waypoint.processes.criu.messages import RequestType, Value
 from waypoint.processes.criu.options import DumpOptions, DumpStats, Features, Notice, RestoreOptions, RestoreResult
-from waypoint.processes.criu.worker import Process, Spawn, Worker, spawn_here, start_template
+from waypoint.processes.criu.worker import Process, Spawn, Worker, environment, spawn_here, start_template
 
 # CRIU_FAULT=130 injects no fault but switches off hardware breakpoints: CRIU then steps restored tasks over their last
 # system call, which saves milliseconds, and seconds with a hundred threads (criu/include/fault-injection.h).
 _RESTORE_ENV = {"CRIU_FAULT": "130"}
+RESTORE_ENVIRONMENT = environment(_RESTORE_ENV)
+"""The whole environment of a CRIU that restores."""
 
 
 Origin = Literal["chosen", "cache", "wheel", "distribution", "private"]

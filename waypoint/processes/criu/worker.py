@@ -12,7 +12,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from waypoint.linux.calls import programs
 from waypoint.linux.tasks import procfs
@@ -31,6 +31,13 @@ _ENV = {"PATH": programs.SEARCH_PATH, "GNUTLS_NO_IMPLICIT_INIT": "1", "LD_BIND_N
 _USED_UP = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 
+class Channel(NamedTuple):
+    """The daemon's end of a CRIU's socket, and the file that is CRIU's stdout and stderr. Who has it closes both."""
+
+    socket: socket.socket
+    words_fd: int
+
+
 class Process(Protocol):
     """A started CRIU: a `subprocess.Popen`, or a `LaunchedCriu`, which is not a child of this process."""
 
@@ -39,6 +46,15 @@ class Process(Protocol):
     def wait(self) -> int: ...
 
     def kill(self) -> None: ...
+
+
+@runtime_checkable
+class StartedAhead(Protocol):
+    """A Process that was started before it was asked for, so it has not the socket and the file of the command, but
+    those of `take_channel`, which is called once.
+    """
+
+    def take_channel(self) -> Channel: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,11 @@ class CriuCommand:
 Spawn = Callable[[CriuCommand], Process]
 
 
+def environment(more: dict[str, str]) -> dict[str, str]:
+    """The environment of a CRIU, with the variables `more`."""
+    return {**_ENV, **more}
+
+
 def spawn_here(command: CriuCommand) -> Process:
     """Start CRIU as a child, in this process's own namespaces."""
     return subprocess.Popen(
@@ -84,7 +105,7 @@ def start_template(path: str, spawn: Spawn, env: dict[str, str]) -> tuple[Proces
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         held.enter_context(ours)
         with theirs, open(os.devnull, "wb") as words:
-            process = spawn(CriuCommand(path, {**_ENV, **env}, theirs.fileno(), words.fileno()))
+            process = spawn(CriuCommand(path, environment(env), theirs.fileno(), words.fileno()))
         held.callback(process.wait)
         held.callback(process.kill)
         if not ours.recv(1):
@@ -102,7 +123,7 @@ class Worker:
     def __init__(self, path: str, spawn: Spawn, env: dict[str, str]) -> None:
         self._path = path
         self._spawn = spawn
-        self._env = {**_ENV, **env}
+        self._env = environment(env)
         self._words_fd = -1
         self._pidfd = -1
         self._held = contextlib.ExitStack()
@@ -114,9 +135,13 @@ class Worker:
             self._words_fd = os.memfd_create("criu-words")
             held.callback(self._close_words)
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            held.enter_context(self._socket)
+            held.callback(lambda: self._socket.close())
             with theirs:
                 self._process = self._start(theirs)
+            if isinstance(self._process, StartedAhead):
+                self._socket.close()
+                os.close(self._words_fd)
+                self._socket, self._words_fd = self._process.take_channel()
             held.push(self._end)
             with contextlib.suppress(ProcessLookupError):  # ended and reaped: reading the socket shows it
                 self._pidfd = os.pidfd_open(self._process.pid)

@@ -12,11 +12,13 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
+from waypoint.capture.captures import HeldCapture
 from waypoint.capture.steps import Step, reach, reach_in_loop
 from waypoint.launch import externals
 from waypoint.launch.externals import Misplaced
 from waypoint.launch.ground.limits import Bounds, fill_in, shared_memory_bytes
 from waypoint.launch.launcher_link import LauncherDied
+from waypoint.launch.templates import LEAST_BYTES
 from waypoint.linux.tasks import cgroups
 from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import degradation
@@ -327,12 +329,25 @@ def _place_attached(resources: Resources, birth: Birth, overlays: Sequence[str])
             held.place(kind, path, where, setting.user)
 
 
+def _can_begin(birth: Birth, held: HeldCapture) -> bool:
+    """Whether CRIU can be started before the mounts of the session are known: not for a session on the host's network
+    (see CriuInto.no_host_network), or if a template may fork CRIU.
+    """
+    return birth.row.setting.net != "host" and held.processes.size_bytes < LEAST_BYTES
+
+
 @stage(Stage.COPY_FILES)
 def make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
     """Make the session's upper tree and cgroup. Returns their limits."""
     reach(Step.RESERVED)
+    asked = birth.row.setting.limits
+    limits, limiter = fill_in(asked), resources.places.limiter.of_session(asked)
+    group = resources.places.cgroup_of(birth.row.session)
+    limiter.make_group(group)
     if birth.origin is not None:
         with resources.captures.hold(birth.origin) as held:
+            if birth.processes and _can_begin(birth, held):
+                resources.criu.begin(group, str(held.criu_path))
             held.copy_files(birth.row.tree)
             nonce = held.processes.nonce if birth.processes else ""
             if birth.processes:
@@ -342,10 +357,6 @@ def make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
             revive.prepare_run_folder(resources.pool.path(row.tree), row.setting, nonce, row.branch)
     else:
         resources.pool.create(birth.row.tree)
-    asked = birth.row.setting.limits
-    limits, limiter = fill_in(asked), resources.places.limiter.of_session(asked)
-    group = resources.places.cgroup_of(birth.row.session)
-    limiter.make_group(group)
     if not birth.processes:  # else CRIU and its helpers are in the group during the restore
         limiter.hold(group, limits)
     why_not = "" if limits.disk is None else resources.pool.limit(birth.row.tree, limits.disk)
@@ -374,7 +385,9 @@ async def undo(resources: Resources, row: LiveRow) -> None:
 
 
 def _clear(resources: Resources, row: LiveRow) -> None:
-    cgroups.end(resources.places.cgroup_of(row.session))
+    group = resources.places.cgroup_of(row.session)
+    resources.criu.forget(group)
+    cgroups.end(group)
     record.remove_folder(resources.places.sessions, row.session)
     resources.places.kit.forget(row.session)
     resources.pool.remove(row.tree)
