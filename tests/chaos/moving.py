@@ -134,12 +134,11 @@ def to_undo(moving: Moving, branch: str) -> UndoneFacts | None:
     """Return the operation that an undo on the branch would undo. None if that is a checkpoint whose name was removed
     since, or if gc has made it impossible to undo.
     """
-    said = ""
     try:
         return moving.client.history.plan_undo(branch=branch)
     except StateConflict as error:
-        said = error.said
-    if "gc" in said:
+        said, code = error.said, error.code
+    if code == "undo-expired":
         return None
     oldest = re.match(r"(k\d+) has been changed since", said)
     assert oldest, said
