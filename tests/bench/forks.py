@@ -48,7 +48,7 @@ def _each(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
     yield from _checkpoints(ground)
     yield from exec_figures(ground.home, ground.plain)
     yield from _forks(ground)
-    yield _restore(ground)
+    yield from _restores(ground)
     yield from _crowds(ground, sizes)
     yield from _memory(ground, sizes)
     yield from _unchanged(ground, sizes)
@@ -157,15 +157,32 @@ def _crowds(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
     server.end()
 
 
-def _restore(ground: Ground) -> Figure:
+def _restores(ground: Ground) -> list[Figure]:
+    """The replaced session is dumped after the answer: a checkpoint before each run waits for that, an undo, too."""
     (back,) = ground.client.fork("point", "back")
+
+    def settle() -> None:
+        back.checkpoint("settled", force=True)
 
     def restore() -> None:
         back.restore("point")
+
+    def restore_and_ask() -> None:
+        restore()
         back.exec("true")
 
-    aim = at_most(55, "ms")
-    return Figure("restore in place, exec answered", "ms", lambda: _ms(restore), ground.raw_restore_ms, RESTORED, aim)
+    def figure(what: str, act: Callable[[], object], limit_ms: float, before: Callable[[], object]) -> Figure:
+        aim = at_most(limit_ms, "ms")
+        return Figure(what, "ms", lambda: _ms(act), ground.raw_restore_ms, RESTORED, aim, before)
+
+    def undo() -> None:
+        ground.client.history.undo(branch="back")
+
+    return [
+        figure("restore in place", restore, 55, settle),
+        figure("restore in place, exec answered", restore_and_ask, 55, settle),
+        figure("undo of a restore in place, at once", undo, 110, restore),
+    ]
 
 
 def _memory(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
