@@ -60,6 +60,8 @@ class FilesPart(Part):
                 begun.exception()  # waits for its end; `Layer.drop` removes the files
 
     def _write_out(self) -> None:
+        if self.taking.asking is not None:
+            self.taking.asking.exception()  # waits until the shell has written its state, which is dirty data, too
         self.taking.area.pool.sync(self.taking.subject.facts.tree)
         reach(Step.PREPARED)
 

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -13,7 +13,7 @@ from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import filesystem
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import Failed
-from waypoint.model.records import Capture, KnownLayer, Layers, Point, Reason, Tier, User, layers_of
+from waypoint.model.records import Capture, KnownLayer, Layers, Point, Reason, ShellLayer, Tier, User, layers_of
 from waypoint.processes.certain import Program
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
@@ -100,8 +100,8 @@ class Taking:
     are written to the disk. `program` and `criu`: the CRIU that dumps the session; None for a tier without processes,
     or if no CRIU works (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines for
     `Capture.degraded`; `files_changed`, whether files have changed since the pause began (CRIU has named an open file);
-    `is_awaited`, whether CRIU will dump the session after `take`; `afterwards`, work that no answer waits for, each of
-    which returns what the capture lacks.
+    `is_awaited`, whether CRIU will dump the session after `take`; `asking`, the request of the shell's state, which the
+    shell writes to a file; `afterwards`, work that no answer waits for, each of which returns what the capture lacks.
     """
 
     capture_id: str
@@ -118,6 +118,7 @@ class Taking:
     degraded: list[Degradation] = field(default_factory=list)
     files_changed: bool = False
     is_awaited: bool = False
+    asking: Future[ShellLayer | None] | None = None
     afterwards: list[Callable[[], list[Degradation]]] = field(default_factory=list)
 
 

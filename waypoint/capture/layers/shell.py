@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from waypoint.capture.layers.layer import Area, Layer, Part, Taking
@@ -42,13 +43,27 @@ _HISTORY = re.compile(rb"\0h\0\0\0(hist\.[01])\0")
 
 
 class ShellPart(Part):
+    """The shell answers while CRIU starts."""
+
     def __init__(self, taking: Taking) -> None:
         super().__init__(taking)
+        self._asking: Future[ShellLayer | None] | None = None
         self._asked: ShellLayer | None = None
         self._holds = False
 
     def prepare(self) -> None:
-        self._asked = ask_shell_with_space(self.taking.area.pool, self.taking.subject)
+        taking = self.taking
+        taking.asking = self._asking = taking.executor.submit(ask_shell_with_space, taking.area.pool, taking.subject)
+        if taking.options.dump_later:  # the layer `processes` looks at them now
+            self._asking.exception()
+
+    def ready(self) -> None:
+        assert self._asking is not None
+        self._asked = self._asking.result()
+
+    def cancel(self) -> None:
+        if self._asking is not None:
+            self._asking.exception()  # waits for its end
 
     def begin(self) -> None:
         self._holds = self._asked is not None and self.taking.subject.shell_holds()
