@@ -35,9 +35,14 @@ class Moving:
 
     def begin(self) -> None:
         self.home.must("shell", "-d", "main", "--user", "nobody")
-        self.home.must("exec", "--", f"{witness.ASK}; steps=0; echo 'tally 0'")
-        self.home.must("exec", "--", f"python3 {Path(witness.__file__)} /tmp >/tmp/witness.log 2>&1 & witness=$!")
-        wait_until(lambda: '"memory"' in self.home.must("exec", "--", "ask look 2>&1").stdout, "the witness answers")
+        self.home.must("exec", "-b", "main", "--", f"{witness.ASK}; steps=0; echo 'tally 0'")
+        self.home.must(
+            "exec", "-b", "main", "--", f"python3 {Path(witness.__file__)} /tmp >/tmp/witness.log 2>&1 & witness=$!"
+        )
+        wait_until(
+            lambda: '"memory"' in self.home.must("exec", "-b", "main", "--", "ask look 2>&1").stdout,
+            "the witness answers",
+        )
         self.live["main"] = 0
         self.home.must("checkpoint", "k0", "--tier", "live")
         self.kept["k0"] = 0
