@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import tests.bench
-from tests.bench.frame import RUNS, Row, Sizes, machine, measured, save, table
+from tests.bench.frame import RUNS, Row, Sizes, machine, markdown, measured, save, table
 
 QUICK_RUNS = 3
 NO_AREAS = {"claude", "curves", "frame", "ground", "inside", "load", "peers", "raw_criu", "__main__"}
@@ -38,6 +38,7 @@ def main() -> None:
         type=Path,
         help="only measure curves of pauses and forks (over processes, memory, files, forks); write CSV and SVG there",
     )
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--runs", metavar="N", type=int, help=f"runs of each figure (default: {RUNS})")
     parser.add_argument(
         "--quick", action="store_true", help=f"small sizes and {QUICK_RUNS} runs: shows that everything works"
@@ -60,7 +61,7 @@ def main() -> None:
     print(" ".join(f"{name}={value}" for name, value in machine().items()))
     if asked.smoke:
         rows = [dataclasses.replace(row, verdict="not judged") for row in rows]
-    print(table(rows))
+    print(markdown(rows) if asked.markdown else table(rows))
     if asked.json:
         save(asked.json, rows)
 

@@ -168,6 +168,15 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
+def markdown(rows: Sequence[Row]) -> str:
+    """The table of docs/performance.md."""
+    lines = ["| figure | median | slow tenth | floor | aim |", "|---|---|---|---|---|"]
+    for row in rows:
+        name, median, slow, floor, aim, verdict, _ = _cells(row)
+        lines.append(f"| {name} | {median} | {slow} | {floor} | {f'{aim}: {verdict}' if aim else ''} |")
+    return "\n".join(lines)
+
+
 def _cells(row: Row) -> tuple[str, ...]:
     floor = "" if row.floor is None else f"{_number(row.floor)} ({row.floor_name})"
     median = f"{_number(row.median)} {row.unit}"

@@ -13,6 +13,7 @@ from tests.bench.frame import (
     at_least,
     at_most,
     both,
+    markdown,
     measured,
     ms_of_command,
     share_of_floor_at_least,
@@ -66,3 +67,8 @@ def test_a_curve_is_written_as_csv_and_drawn(tmp_path: Path) -> None:
     ]
     drawn = ElementTree.parse(tmp_path / "processes.svg").getroot()
     assert {"pause", "raw dump", "processes"} <= {(text.text or "").strip() for text in drawn.findall(".//{*}text")}
+
+
+def test_a_table_in_markdown_has_floor_and_verdict() -> None:
+    row = measured(Figure("pause", "ms", lambda: 20.0, lambda: 15.0, "raw dump", at_most(12, "ms")), Sizes(runs=1))
+    assert markdown([row]).splitlines()[-1] == "| pause | 20 ms | 20 | 15 (raw dump) | <= 12 ms: missed |"

@@ -162,6 +162,7 @@ def test_the_end_of_a_criu_with_a_high_descriptor_is_seen() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.soak(part="matrix")
 def test_memory_of_forks_is_merged_only_if_config_json_asks_for_it() -> None:
     with open_home("merging") as home:
         config, found = home.path / "config.json", []
