@@ -241,3 +241,41 @@ def test_a_closed_pipe_ends_checkpoint_silently(home: Home, branch: str) -> None
     )
     assert done.stderr == b""
     assert done.stdout in (b"141\n", b"0\n")  # depends on which process ends first
+
+
+# --- finding
+
+
+def test_a_checkpoint_without_a_name_gets_the_branch_and_the_next_number(home: Home, branch: str) -> None:
+    assert home.must("checkpoint", "-b", branch).stdout.startswith(f"{branch}-1  ")
+    home.must("checkpoint", f"{branch}-7", "-b", branch)
+    assert home.must("checkpoint", "-b", branch, "--json").json()["name"] == f"{branch}-8"
+    said = home.must("exec", "-b", branch, "--", "waypoint checkpoint -m inside").stdout
+    assert said.startswith(f"checkpointed {branch}-9  ")
+
+
+def test_list_shows_the_checkpoints_of_a_branch_and_ps_all_the_last_capture(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-a", "-b", branch, "-m", "the first")
+    home.must("exec", "-b", branch, "--", "echo x >/srv/x")
+    home.must("checkpoint", f"{branch}-b", "-b", branch, "-m", "the second")
+    found = home.must("list", branch, "--json").json()
+    assert [(one["name"], one["message"], one["tier"]) for one in found] == [
+        (f"{branch}-b", "the second", "live"),
+        (f"{branch}-a", "the first", "live"),
+    ]
+    lines = home.must("list").stdout.splitlines()
+    assert lines[0].split() == ["CHECKPOINT", "BRANCH", "AGE", "TIER", "PROCESSES", "CHANGES", "MESSAGE"]
+    assert any(line.startswith(f"{branch}-b ") and line.endswith("the second") for line in lines)
+    assert home.cli("list", "nosuch").code == 2
+    home.must("checkpoint", f"{branch}-c", "-b", branch, "-m", "the end", "--park")
+    (row,) = [one for one in home.must("ps", "--all", "--json").json() if one["branch"] == branch]
+    assert (row["message"], row["state"]) == ("the end", "parked")
+    assert any(line.endswith("the end") for line in home.must("ps", "--all").stdout.splitlines())
+
+
+def test_a_clash_of_names_says_whose_the_name_is(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    home.must("fork", f"{branch}-c", f"{branch}-f")
+    refused = home.cli("checkpoint", f"{branch}-c", "-b", f"{branch}-f")
+    assert (refused.code, f"a checkpoint of this name, of branch {branch}\n" in refused.stderr) == (4, True)
+    home.must("stop", f"{branch}-f", "--discard")

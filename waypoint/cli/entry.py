@@ -40,6 +40,7 @@ PLACES = {
     "prove": "commands.prove:run",
     "rm": "commands.names:remove",
     "log": "commands.log:run",
+    "list": "commands.log:list_checkpoints",
     "show": "commands.show:run",
     "handoff": "commands.handoff:run",
     "search": "commands.search:run",

@@ -342,7 +342,7 @@ class Session:
 
     def checkpoint(  # noqa: PLR0913  # each is an option of one request
         self,
-        name: str,
+        name: str | None = None,
         *,
         message: str = "",
         tier: WantedTier = "auto",
@@ -351,7 +351,8 @@ class Session:
         attach: Mapping[str, str] = {},
         anew: bool = False,
     ) -> "CheckpointFacts":
-        """Capture the session under the name `name`. The session continues.
+        """Capture the session under the name `name`; None: the branch's name and the next number, such as `main-3`. The
+        session continues.
 
         `tier`: raise CannotCapture if this tier cannot be reached. `force`: move the name if a checkpoint has it
         already; otherwise that is a StateConflict. `park`: end the session afterwards; raises CannotCapture if its
@@ -362,7 +363,8 @@ class Session:
         """
         from waypoint.model.facts import CheckpointFacts
 
-        body: dict[str, object] = {"name": parse_name(name), "message": message, "tier": tier}
+        named = None if name is None else parse_name(name)
+        body: dict[str, object] = {"name": named, "message": message, "tier": tier}
         body |= {"force": force, "park": park, **({"attach": dict(attach)} if attach else {})}
         body |= {"anew": True} if anew else {}
         return parse(CheckpointFacts, self._ask_once("checkpoint", body))

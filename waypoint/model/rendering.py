@@ -168,6 +168,7 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
     left = [_time_left(one) for one in sessions]
     more = ("TIME LEFT",) if any(left) else ()
     has_ports = any(one.ports for one in sessions)
+    ended = any(one.captured for one in sessions)  # `ps --all`
     rows = [
         (
             one.branch,
@@ -185,11 +186,35 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
             one.user or "-",
             *((words or "-",) if more else ()),
             *((_ports(one) or "-",) if has_ports else ()),
+            *((age(one.captured) if one.captured else "-", _note_of(one)) if ended else ()),
         )
         for one, words in zip(sessions, left, strict=True)
     ]
     headings = ("BRANCH", "STATE", *numbers, "USER", *more, *(("PORTS",) if has_ports else ()))
+    headings += ("AGE", "MESSAGE") if ended else ()
     return table(headings, rows, right=frozenset(numbers), coloured=coloured)
+
+
+def _note_of(one: SessionFacts) -> str:
+    return cleaned(one_line(one.message or ""))[:_LABEL_LENGTH] or "-"
+
+
+def checkpoints_table(rows: Sequence[Mapping[str, object]], *, coloured: bool = False) -> list[str]:
+    """Return the lines of `list`. `rows`: as the command prints them with --json."""
+    lines = [
+        (
+            str(one["name"]),
+            str(one["branch"]),
+            age(str(one["created"])),
+            str(one["tier"]),
+            size(one["size_bytes"] if isinstance(one["size_bytes"], int) else None),
+            change_count(one["changes"]) or "-",  # type: ignore[arg-type]  # as in CaptureFacts
+            cleaned(one_line(str(one["message"])))[:_LABEL_LENGTH] or "-",
+        )
+        for one in rows
+    ]
+    headings = ("CHECKPOINT", "BRANCH", "AGE", "TIER", "PROCESSES", "CHANGES", "MESSAGE")
+    return table(headings, lines, right=frozenset(("AGE", "PROCESSES")), coloured=coloured)
 
 
 def full_lines(status: StatusFacts, sessions: Sequence[SessionFacts] = ()) -> list[str]:

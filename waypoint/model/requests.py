@@ -93,13 +93,14 @@ class StopRequest(Request, frozen=True):
 
 
 class CheckpointRequest(Request, frozen=True):
-    """`tier`: `auto` is `live` if the processes can be dumped, else `respawn`; with `park` it is `live`. `attach`:
-    absolute paths on the host, of files or folders that are attached to the capture, by kind. `prove`: prove the
-    capture afterwards (ProveRequest). `wait`: answer when the capture is durable. `anew`: take a capture even if the
-    last one has the session as it is.
+    """`name`: null: the branch's name and the next number, such as `main-3`. `tier`: `auto` is `live` if the
+    processes can be dumped, else `respawn`; with `park` it is `live`. `attach`: absolute paths on the host, of
+    files or folders that are attached to the capture, by kind. `prove`: prove the capture afterwards
+    (ProveRequest). `wait`: answer when the capture is durable. `anew`: take a capture even if the last one has the
+    session as it is.
     """
 
-    name: str
+    name: str | None = None
     message: str = ""
     tier: WantedTier = "auto"
     force: bool = False

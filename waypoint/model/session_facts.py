@@ -94,6 +94,8 @@ class SessionFacts:
     `resident_bytes`: the memory that the processes have resident, each on its own; of it `own_bytes` is mapped by no
     other process, and `shared_bytes` also by others: of the session, its forks, or the machine.
 
+    `captured`, `message`: of a branch without a session: when its last capture was taken, and the message of that.
+
     `ports`: the published ports; `host` is 127.0.0.1 if all loopback addresses of the machine forward to it.
 
     `changes`, in lists: of the branch's last capture, as in CaptureFacts; null while they are not counted.
@@ -141,6 +143,8 @@ class SessionFacts:
     ends_in_s: float | None = None
     parked_by: Literal["idle", "ttl"] | None = None
     ports: list[PortFacts] | None = None
+    captured: str | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

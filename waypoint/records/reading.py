@@ -189,6 +189,12 @@ class Reader:
         row = self._execute("SELECT record FROM refs WHERE name = ?", (name,)).fetchone()
         return self._decoded(row[0], Ref, f"the name {name}") if row else None
 
+    def refs_below(self, beginning: str) -> dict[str, Ref]:
+        """The names that are `beginning` and a number, with their refs. `beginning` has only characters of names."""
+        rows = self._execute("SELECT name, record FROM refs WHERE name GLOB ?", (f"{beginning}[0-9]*",)).fetchall()
+        numbered = [(name, record) for name, record in rows if name[len(beginning) :].isdecimal()]
+        return {name: self._decoded(record, Ref, f"the name {name}") for name, record in numbered}
+
     def refs(self) -> dict[str, Ref]:
         """All names with their refs, sorted as `in_order` says."""
         return {name: ref for piece in self.iter_refs() for name, ref in piece.items()}
@@ -409,6 +415,15 @@ def belongs_to(names: Reader, ref: Ref, branch: str) -> bool:
         return False
     found = names.captures_of([ref.capture], may_lack=True).get(ref.capture)
     return found is not None and _is_of(found, branch, own)
+
+
+def next_name(names: Reader, branch: str, *, within: bool) -> str:
+    """The name of a checkpoint on `branch` for which the user has chosen none, such as `main-3`. `within`: other names
+    than those of checkpoints of the branch do not count, since the caller must not learn of them.
+    """
+    beginning = f"{branch}-"
+    taken = [name for name, ref in names.refs_below(beginning).items() if not within or belongs_to(names, ref, branch)]
+    return f"{beginning}{1 + max((int(name[len(beginning) :]) for name in taken), default=0)}"
 
 
 def branch_of(names: Reader, capture: Capture) -> str:

@@ -1,6 +1,7 @@
 """Requests that make captures of sessions, and sessions from captures: checkpoint, restore, fork."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 
@@ -12,6 +13,7 @@ from waypoint.model.records import Capture, Tier
 from waypoint.model.requests import CheckpointRequest, ForkRequest, ProveRequest, RestoreRequest
 from waypoint.model.session_facts import CriuLogFacts, ExchangedFacts, ReplacedFacts, SessionFacts
 from waypoint.model.verbs import MAX_FORKS
+from waypoint.records.reading import next_name
 from waypoint.service import capture_facts, layers
 from waypoint.service.home import Home
 from waypoint.service.returning import returned
@@ -58,7 +60,9 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     begin = time.monotonic()
     if (size := len(request.message.encode())) > MAX_MESSAGE_BYTES:
         said = f"its message has {size} bytes, but at most {MAX_MESSAGE_BYTES} are kept"
-        raise UsageProblem("make", f"checkpoint {request.name}", said, "attach it as a file: --attach note=FILE")
+        raise UsageProblem(
+            "make", f"checkpoint {request.name or ''}".rstrip(), said, "attach it as a file: --attach note=FILE"
+        )
     options = CaptureOptions(
         _tier_of(request),
         message=request.message,
@@ -70,7 +74,12 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
         anew=request.anew,
     )
     lost = await returned(home, branch, "checkpoint")
-    kept, reused = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
+    async with contextlib.AsyncExitStack() as held:
+        if options.name is None:  # no other request of the branch chooses the same name meanwhile
+            await held.enter_async_context(home.sessions.turn(branch))
+            options = options._replace(name=next_name(home.names, branch, within=within))
+        kept, reused = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
+    name = options.name or ""
     live = None if request.park or reused else home.sessions.find(branch)
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []
     proof = capture_facts.of_proof(await prove_capture(home.sessions.resources, kept)) if request.prove else None
@@ -79,11 +88,11 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
             await home.storing.wait(kept)
             kept = await asyncio.to_thread(home.names.capture, kept.id)  # also what it has lost since
         except WaypointError as error:
-            error.said += f"; checkpoint {request.name} exists, but is not durable yet"
+            error.said += f"; checkpoint {name} exists, but is not durable yet"
             raise
     standing = home.names.standing(kept.id)
     return CheckpointFacts(
-        name=request.name,
+        name=name,
         capture=kept.id,
         image=standing.image,
         tier=kept.tier,

@@ -22,7 +22,7 @@ from waypoint.model.records import Capture, Point, Reason, Ref, Tier
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.records.change import Change
 from waypoint.records.reading import Reader, belongs_to
-from waypoint.session.birth.rights import check_name
+from waypoint.session.birth.rights import check_name, may_use
 from waypoint.session.end import Kept
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.rest import is_as_in
@@ -274,6 +274,15 @@ def _may_move(names: Reader, branch: str, options: CaptureOptions, found: Ref) -
     return found.kind == "checkpoint" and options.force and (not options.within or belongs_to(names, found, branch))
 
 
+def _whose(resources: Resources, branch: str, found: Ref) -> str:
+    """The branch of another checkpoint, in words, if the caller may use it."""
+    if found.kind != "checkpoint" or found.capture is None:
+        return ""
+    captures = resources.names.captures_of([found.capture], may_lack=True).values()
+    others = [one for one in captures if one.branch != branch and may_use(resources, one.setting.user.uid)]
+    return "".join(f", of branch {one.branch}" for one in others)
+
+
 def _check_name_free(resources: Resources, branch: str, options: CaptureOptions) -> None:
     name = options.name
     if name is None:
@@ -284,8 +293,7 @@ def _check_name_free(resources: Resources, branch: str, options: CaptureOptions)
         move = f", or replace that checkpoint: waypoint checkpoint --force {name} -b {branch}{park}"
         can_move = _may_move(resources.names, branch, options._replace(force=True), found)
         next_step = "choose another name" + (move if can_move else "")
-        raise StateConflict(
-            "create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step, code="name-taken"
-        )
+        said = f"there is a {found.kind} of this name{_whose(resources, branch, found)}"
+        raise StateConflict("create", f"checkpoint {name}", said, next_step, code="name-taken")
     if found is None:
         resources.names.check_new(name, "checkpoint")

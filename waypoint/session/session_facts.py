@@ -72,7 +72,7 @@ def _in_sight(facts: SessionFacts, owner: User, sees: MaySee) -> SessionFacts:
     if sees(owner):
         return facts
     return dataclasses.replace(
-        facts, cwd=None, shared=None, shell=None, respawned=None, offered=None, lost=None, degraded=None
+        facts, cwd=None, shared=None, shell=None, respawned=None, offered=None, lost=None, degraded=None, message=None
     )
 
 
@@ -156,6 +156,8 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
         capture=tip.id,
         ends_in_s=_left_s(tip.setting) if tip.reason == "idle" else None,
         parked_by=_PARKED_BY.get(tip.reason),
+        captured=iso_time(tip.created),
+        message=tip.message or None,
     )
 
 

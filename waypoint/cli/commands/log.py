@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from waypoint.cli.caller import branch_of
-from waypoint.cli.output import print_json, print_lines, wants_colour
+from waypoint.cli.output import note, print_json, print_lines, wants_colour
 from waypoint.client.sdk import Client
-from waypoint.model.rendering import log_line
+from waypoint.model.errors import UnknownName
+from waypoint.model.rendering import checkpoints_table, log_line
 from waypoint.model.verbs import Given
 
 
@@ -22,6 +23,38 @@ def run(given: Given) -> int:
             print_lines([f"{drawing} {lines[capture_id]}" if capture_id else drawing])
     else:
         print_lines(list(lines.values()))
+    return 0
+
+
+def list_checkpoints(given: Given) -> int:
+    """List the checkpoints, the newest first."""
+    history, wanted = Client(given.text("home")).history, given.text("argument")
+    branches = {branch.name for branch in history.branches()}
+    if wanted is not None and wanted not in branches:
+        next_step = "'waypoint branch' lists the branches; without BRANCH, all checkpoints are listed"
+        raise UnknownName("list the checkpoints of", f"branch {wanted}", "there is no such branch", next_step)
+    found = [
+        {
+            "name": name,
+            "capture": capture.capture,
+            "branch": capture.branch,
+            "created": capture.created,
+            "message": capture.message,
+            "tier": capture.tier,
+            "size_bytes": sum(layer["size_bytes"] or 0 for layer in capture.layers.values() if layer is not None),
+            "changes": capture.changes,
+            "durable": capture.durable,
+        }
+        for capture in history.log(all=True)
+        for name in capture.names
+        if name not in branches and wanted in (None, capture.branch)
+    ]
+    if given.flag("json"):
+        print_json(found)
+    elif found:
+        print_lines(checkpoints_table(found, coloured=wants_colour()))
+    else:
+        note("no checkpoints; 'waypoint checkpoint' makes one")
     return 0
 
 

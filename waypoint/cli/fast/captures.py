@@ -28,8 +28,9 @@ else:
 
 
 def checkpoint(given: "Given") -> int:
-    body = {
-        "name": parse_name(given.required("name")),
+    name = given.text("name")
+    body: dict[str, object] = {
+        "name": None if name is None else parse_name(name),
         "message": as_json_text(given.text("message") or ""),
         "tier": given.text("tier") or "auto",
         "force": given.flag("force"),

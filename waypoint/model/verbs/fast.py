@@ -221,8 +221,9 @@ CHECKPOINT = Verb(
     ),
     """Save the session's files, processes and terminal as checkpoint NAME.
 
-    The session continues. Prints the name, the id of the capture, its tier, and how long the session was paused.
-    Anything that could not be saved completely is reported on stderr.
+    Without NAME, the checkpoint is named after the branch, with the next number: main-3. The session continues. Prints
+    the name, the id of the capture, its tier, and how long the session was paused. Anything that could not be saved
+    completely is reported on stderr.
 
     If nothing has changed since the session's last checkpoint, because no program of the session has run, NAME stands
     for the capture of that checkpoint, and the session is not paused. A session with --bind or --net host, or with more
@@ -236,7 +237,7 @@ CHECKPOINT = Verb(
     BRANCH CAPTURE`. A script that restores its own checkpoint must test for this output, or it never ends:
     case $(waypoint checkpoint ready) in restored*) ;; *) make test || waypoint restore ready ;; esac""",
     "Example: waypoint checkpoint before-upgrade -m 'all tests pass'",
-    arguments=(NAME,),
+    arguments=(Argument("name", "NAME", required=False),),
 )
 
 POINT = Verb(

@@ -249,7 +249,7 @@ _PS = Verb(
     background. TIME LEFT is shown if a session is parked after a time without use (`9m58s idle`), or after some time in
     any case (`7h59m in all`). A branch without a running session has one of these STATEs: `parked`: its processes are
     saved, and 'waypoint shell BRANCH' continues them. `ended`: its files are saved. `lost`: the machine went down while
-    the session was running; the changed files are still there.""",
+    the session was running; the changed files are still there. AGE and MESSAGE are those of its last capture.""",
     "Example: waypoint ps --all",
 )
 
@@ -363,6 +363,18 @@ _LOG = Verb(
     what the capture has changed since the one before it (of the machine, if it is the first one): lines and files.""",
     "Example: waypoint log --graph --all",
     arguments=(Argument("argument", "NAME", required=False),),
+)
+
+_LIST = Verb(
+    "list",
+    (JSON, HOME),
+    """List the checkpoints, the newest first.
+
+    PROCESSES is the size of the saved processes and terminal; 'waypoint du NAME' also measures the files. CHANGES is
+    what the checkpoint has changed since the capture before it; it is counted in the background. With BRANCH, lists
+    only the checkpoints that were taken on this branch. 'waypoint search' finds checkpoints by a text.""",
+    "Example: waypoint list; waypoint list main --json",
+    arguments=(ONE_BRANCH,),
 )
 
 _SHOW = Verb(
@@ -934,6 +946,7 @@ WAYPOINT = Group(
             fast.FORK,
             _BRANCH,
             _LOG,
+            _LIST,
             _SHOW,
             _SEARCH,
             _HANDOFF,

@@ -23,7 +23,7 @@ from waypoint.model.requests import (
     WantedTier,
 )
 from waypoint.model.verbs import Given
-from waypoint.records.reading import Reader, belongs_to
+from waypoint.records.reading import Reader, belongs_to, next_name
 from waypoint.service import captures, history, points, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
@@ -67,14 +67,15 @@ def _tier(given: Given) -> WantedTier:
 
 
 async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
-    await asyncio.to_thread(check_named, home.names, live.branch, given.required("name"))
+    name = given.text("name") or next_name(home.names, live.branch, within=True)
+    await asyncio.to_thread(check_named, home.names, live.branch, name)
     request = CheckpointRequest(
-        name=given.required("name"),
+        name=name,
         message=given.text("message") or "",
         tier=_tier(given),
         force=given.flag("force"),
     )
-    with _no_names_of_others(home.names, live.branch, request.name):
+    with _no_names_of_others(home.names, live.branch, name):
         made = await captures.checkpoint_of(home, live.branch, request, within=True)
     said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms"
     return Printed(_text([said], made), made)
