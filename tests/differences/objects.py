@@ -10,6 +10,7 @@ import array
 import ctypes
 import fcntl
 import json
+import mmap
 import os
 import resource
 import select
@@ -159,6 +160,35 @@ def limits() -> Generator[None, None, Any]:
     return resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_CORE)
 
 
+def limited(kind: int, limit: Callable[[], int]) -> Generator[None, None, Any]:
+    """A child that has reached a soft limit, to which it lowers it once it has all that it needs."""
+    (asked, ask), (answer, answered) = os.pipe(), os.pipe()
+    hard = resource.getrlimit(kind)[1]
+
+    def work() -> None:
+        resource.setrlimit(kind, (limit(), hard))
+        os.write(answered, b".")
+        os.read(asked, 1)
+        os.write(answered, b"kept" if resource.getrlimit(kind) == (limit(), hard) else b"changed")
+
+    child(work)
+    os.read(answer, 1)
+    yield
+    os.write(ask, b"?")
+    return os.read(answer, 9)
+
+
+@kept
+def all_memory_used() -> Generator[None, None, Any]:
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return (yield from limited(resource.RLIMIT_AS, lambda: size))
+
+
+@kept
+def all_descriptors_used() -> Generator[None, None, Any]:
+    return (yield from limited(resource.RLIMIT_NOFILE, lambda: 7))
+
+
 @kept
 def attributes() -> Generator[None, None, Any]:
     """Dumpable, no_new_privs, death signal, subreaper, name, umask, nice value, folder."""
@@ -286,6 +316,21 @@ def locks_of_open_files() -> Generator[None, None, Any]:
         attempt(lambda: fcntl.flock(os.open(first, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)),
         attempt(lambda: fcntl.fcntl(other, 37, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0))),
     )
+
+
+@reported("mapped-file-changed")
+def overwritten_mapping() -> Generator[None, None, Any]:
+    """A file of the base that is overwritten after it was mapped."""
+    file = next(
+        path for path in Path("/usr/share/common-licenses").iterdir() if path.is_file() and not path.is_symlink()
+    )
+    with file.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+    before = mapped[:7]
+    with file.open("r+b") as opened:
+        opened.write(b"CHANGED")
+    yield
+    return mapped[:7] == before
 
 
 @reported("semaphore-undo")

@@ -160,6 +160,12 @@ CONDITIONS: dict[str, Condition] = {
         "wrong owners.",
         "Let fakeroot end before the checkpoint, or start it again in the copy.",
     ),
+    "mapped-file-changed": Condition(
+        "{subject}: it has mapped {detail}, which was overwritten since; copies get the new content, and may crash",
+        "A program still has the former content of a file of the base in its memory (mmap), for example a library. The "
+        "session has written to that file in place.",
+        "Start the program again before the checkpoint. Replace such files by renaming a new one.",
+    ),
     "setting-lost": Condition(
         "{subject}: {detail}",
         "A setting of a restored process, which CRIU's images lack, could not be made again. `detail`: its name, and "
@@ -484,6 +490,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
         5,
         "A process has restricted itself by Landlock, or may have done so, and a copy would not be restricted.",
         "End it, or use `--tier respawn`.",
+    ),
+    "narrow-limit": ErrorCode(
+        5,
+        "A process has reached its own hard limit of memory or open files, so CRIU has no room for its code in it.",
+        "Raise the limit (prlimit), or end the process.",
     ),
     "no-foreground": ErrorCode(5, "The foreground group of a terminal has no process.", "Press Enter in it."),
     "too-many-watches": ErrorCode(

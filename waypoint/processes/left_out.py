@@ -20,6 +20,7 @@ from waypoint.linux.net import socket_options, sockets
 from waypoint.linux.tasks import kcmp, pidfd, procfs, ptrace, settings, shared_memory
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.records import LeftOut
+from waypoint.processes import narrow_limits
 from waypoint.processes.criu.comparison import WallTimer
 
 _TIMER, _TIMER_LINK = "timer", "anon_inode:[timerfd]"
@@ -28,6 +29,7 @@ _PERSONALITY_CALL = 135  # the number of personality(2) on x86-64
 _TIMES = struct.Struct("=qqqq")  # struct itimerspec
 _LEFT = re.compile(rb"it_value: \((\d+), (\d+)\)")
 _INFO_BYTES = 400
+_CLOSED = (errno.EBADF, errno.ENOTSOCK)  # of a descriptor that was closed, and perhaps used again, before the dump
 _FAKEROOT = "faked"
 _SECOND_NS = 1_000_000_000
 
@@ -106,18 +108,26 @@ def _each(kept: Collection[LeftOut], pids: Collection[int], work: Callable[[int,
     restored = {procfs.inner_pid(pid): pid for pid in pids}
     lost = []
     for one in kept:
+        if one.pid not in restored:  # it had ended before the dump
+            continue
         try:
             work(restored[one.pid], one)
+        except ProcessLookupError:  # the thread had ended before the dump
+            continue
         except (OSError, KeyError, ValueError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno in _CLOSED:
+                continue
             reason = (error.strerror if isinstance(error, OSError) else None) or repr(error)
-            name = procfs.stat(restored[one.pid]).name if one.pid in restored else "a process"
-            lost.append(degradation("setting-lost", f"{name} (pid {one.pid})", f"{one.name}: {reason}"))
+            who = f"{procfs.stat(restored[one.pid]).name} (pid {one.pid})"
+            lost.append(degradation("setting-lost", who, f"{one.name}: {reason}"))
     return lost
 
 
 def _give(pid: int, one: LeftOut) -> None:
     if one.name in settings.SETTINGS:
         settings.give(_thread(pid, one.number), one.name, one.value)
+    elif one.name == narrow_limits.NAME:
+        narrow_limits.give(pid, one.number, one.value)
     elif one.name == _TIMER:
         at, interval, flags = map(int, one.value.split())
         value = _TIMES.pack(*divmod(interval, _SECOND_NS), *divmod(at, _SECOND_NS))

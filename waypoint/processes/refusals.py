@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import os
 import re
+import resource
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import kcmp, mappings, namespaces, procfs, shared_memory
 from waypoint.linux.tasks.states import TaskState, task_state
 from waypoint.model.errors import CannotCapture, Failed
+from waypoint.processes import narrow_limits
 from waypoint.processes.criu.causes import known, name_of
 
 _AGAIN_S = 0.005  # after this time a reason is looked for again
@@ -158,11 +160,20 @@ def _of_process(pid: int, own: _Session, states: Mapping[int, TaskState]) -> Ite
         yield _known("program-in-memory", pid)
     if not procfs.folder_link(pid):
         yield _known("long-path", pid)
+    yield from _of_limits(pid)
     is_mounted = _namespace(pid, "mnt") == own.mount_space
     for fd, path in procfs.open_files(pid).items():
         yield from _of_file(pid, fd, path, own.mounts if is_mounted else ())
     if own.segments and not _are_whole(_attached(pid), own.segments):
         yield _known("shared-memory", pid)
+
+
+def _of_limits(pid: int) -> Iterator[Refusal]:
+    for narrow in narrow_limits.of_process(pid):
+        if narrow.is_hard:
+            what = "open files (ulimit -n)" if narrow.kind == resource.RLIMIT_NOFILE else "memory (ulimit -v, -d)"
+            said = f"{name_of(pid)} has reached its own limit of {what}, so CRIU has no room for its code in it"
+            yield Refusal(pid, "narrow-limit", said, "raise the limit before the program starts, or end it")
 
 
 def _of_file(pid: int, fd: int, path: str, mounted: Collection[int]) -> Iterator[Refusal]:

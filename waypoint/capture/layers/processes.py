@@ -30,9 +30,11 @@ from waypoint.model.paths import is_below
 from waypoint.model.records import Capture, IdMap, LeftOut, Machine, ProcessesLayer
 from waypoint.processes import (
     certain,
+    changed_mappings,
     left_out,
     locks,
     moved_sockets,
+    narrow_limits,
     nested_shells,
     ports,
     tcp_repair,
@@ -86,6 +88,7 @@ class ProcessesPart(Part):
         self._removed: tuple[RemovedFolder, ...] = ()
         self._watches: Watches | None = None
         self._left_out = left_out.Found([], [], {})
+        self._narrow: list[narrow_limits.Narrow] = []
         self._before = self._dumped = 0  # the time in nanoseconds
         self._table: socket.socket | None = None  # lists the sockets of the session's network
 
@@ -158,6 +161,7 @@ class ProcessesPart(Part):
         add_names(self._work_fd, self._watches.take_new())
         if self._table is not None:  # before CRIU connects to its own code in the processes
             self.taking.degraded += ports.outside_unix(self._table, processes)
+        narrow_limits.widen(self._narrow)
         if self._dump is not None:
             self._dump.go()
             with contextlib.suppress(OSError):  # a zombie has no program
@@ -196,6 +200,7 @@ class ProcessesPart(Part):
         assert self._dump is not None
         with self._diagnosed():
             self._dump.let_go()
+        narrow_limits.restore(self._narrow)
 
     def record(self) -> ProcessesLayer:
         with self._diagnosed():
@@ -245,6 +250,7 @@ class ProcessesPart(Part):
     def cancel(self) -> None:
         with contextlib.suppress(WaypointError, OSError, ValueError):
             self._open.close()  # CRIU has ended on return
+        narrow_limits.restore(self._narrow)
         with contextlib.suppress(OSError):  # the session has ended, and its group is gone
             tcp_repair.end(self.taking.subject.processes())
 
@@ -254,6 +260,9 @@ class ProcessesPart(Part):
         processes = taking.subject.processes()
         self._left_out = left_out.find(taking.subject.facts.init_pid, processes)
         taking.degraded += self._left_out.lost
+        taking.degraded += changed_mappings.find(processes, _overlays(taking.area, taking.subject))
+        self._narrow = [one for one in narrow_limits.find(processes) if not one.is_hard]
+        self._left_out.settings.extend(narrow_limits.to_keep(self._narrow))
         self._hard_limits = hard_limits.highest(processes)
         self._tasks = _count_tasks(processes)
         self._watched = self._watches.totals() if self._watches is not None else (0, 0)
@@ -350,11 +359,14 @@ def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
 
 def find_watches(area: Area, subject: Subject) -> Watches:
     """The watched files of the session, for a `with` block."""
+    return Watches(subject.facts.init_pid, _overlays(area, subject))
+
+
+def _overlays(area: Area, subject: Subject) -> Iterator[OverlayLayers]:
     facts = subject.facts
     tree, base = area.pool.path(facts.tree), facts.setting.base.rstrip("/")
-    overlays = facts.fixed.overlays
-    layers = (OverlayLayers(target, layout.upper_of(tree, target), f"{base}{target}") for target in overlays)
-    return Watches(facts.init_pid, layers)
+    for target in facts.fixed.overlays:
+        yield OverlayLayers(target, layout.upper_of(tree, target), f"{base}{target}")
 
 
 def _with_free_names(folders: tuple[RemovedFolder, ...], subject: Subject) -> tuple[RemovedFolder, ...]:

@@ -5,11 +5,13 @@ where it cannot set a restored process's limit, the process silently keeps CRIU'
 """
 
 import contextlib
+import functools
 import math
 import os
 import resource
 from collections.abc import Iterable, Mapping
 
+_CAP_SYS_RESOURCE = 24
 _KINDS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
@@ -40,6 +42,14 @@ def use_all_open_files() -> None:
 def free_descriptors() -> int:
     """The number of files that this process can still open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
+
+
+@functools.cache
+def may_raise() -> bool:
+    """Return True if the caller may raise hard limits (CAP_SYS_RESOURCE)."""
+    with open("/proc/self/status") as file:
+        (effective,) = (line.split()[1] for line in file if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> _CAP_SYS_RESOURCE & 1)
 
 
 def above(wanted: Mapping[str, int], had: Mapping[str, int]) -> dict[str, int]:

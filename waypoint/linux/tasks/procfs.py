@@ -311,6 +311,19 @@ def resident(pid: int) -> Resident:
     return Resident(1024 * kib[b"Rss"], 1024 * kib[b"Pss"], 1024 * (kib[b"Private_Clean"] + kib[b"Private_Dirty"]))
 
 
+class Pages(NamedTuple):
+    """Pages of a process: all that it has mapped, and those of data and stack."""
+
+    mapped: int
+    data: int
+
+
+def memory_pages(pid: int) -> Pages:
+    """Return how many pages the process has mapped (proc_pid_statm(5))."""
+    numbers = _read(pid, "statm").split()
+    return Pages(int(numbers[0]), int(numbers[5]))
+
+
 def own_bytes(pid: int) -> int:
     """Return the process's resident memory in bytes, without files and shared memory (proc_pid_statm(5)). 0 if the
     process does not exist.

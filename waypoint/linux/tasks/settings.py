@@ -73,11 +73,11 @@ def own() -> dict[str, str]:
 
 
 def differing(pid: int, tids: Iterable[int], usual: dict[str, str]) -> dict[int, dict[str, str]]:
-    """By task of the process `pid`, the settings that differ from `usual`."""
+    """By task of the process `pid`, the settings that differ from `usual`. A task that ends has no value of some."""
     found = {}
     for tid in tids:
         now = _read(tid, [name for name, one in SETTINGS.items() if one.is_own or tid == pid])
-        if changed := {name: value for name, value in now.items() if value != usual[name]}:
+        if changed := {name: value for name, value in now.items() if value and value != usual[name]}:
             found[tid] = changed
     return found
 
