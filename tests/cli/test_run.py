@@ -37,6 +37,30 @@ def test_the_process_gets_sigpipe_if_the_reader_is_gone(home: Home, branch: str)
     wait_until(lambda: home.cli("run", "-b", branch, "--", "pgrep", "-x", "yes").stdout == "", "the process has ended")
 
 
+def test_a_run_ends_at_its_timeout_and_prints_json(home: Home, branch: str) -> None:
+    script = "trap '' INT TERM; echo out; echo err >&2; printf '\\377' >&2; while :; do sleep 1; done"
+    done = home.cli("run", "-b", branch, "--json", "--timeout", "1", "--", "sh", "-c", script)
+    found = done.json()
+    assert done.code == 124
+    assert {name: found.get(name) for name in ("exit", "by", "ended", "signal", "stdout", "stderr_base64")} == {
+        "exit": 124,
+        "by": "waypoint",
+        "ended": False,
+        "signal": "KILL",
+        "stdout": "out\n",
+        "stderr_base64": "ZXJyCv8=",
+    }
+    ended = home.cli("run", "-b", branch, "--json", "--timeout", "60", "--", "sh", "-c", "exit 3").json()
+    assert (ended["exit"], ended["by"], ended["stdout"], "signal" in ended) == (3, "command", "", False)
+
+
+def test_no_color_reaches_the_command(home: Home, branch: str) -> None:
+    for verb in ("exec", "run"):
+        words = (verb, "-b", branch, "--no-color", "--", "sh", "-c", "echo $NO_COLOR $TERM")
+        assert home.must(*words).stdout == "1 dumb\n"
+    assert home.must("exec", "-b", branch, "--", "echo $NO_COLOR").stdout == "\n"
+
+
 def test_a_run_fails_if_its_daemon_dies(home: Home, branch: str) -> None:
     with home.background("run", "-b", branch, "--", "sh", "-c", "echo begun; exec sleep 60") as process:
         read_until(process, b"begun\n")

@@ -290,7 +290,20 @@ def test_an_error_is_json_if_the_verb_was_given_json() -> None:
 
 PRINT_FACTS = {
     "events",
-    *("ps", "port", "stop", "doctor", "exec", "shell", "daemon status", "checkpoint", "point", "restore", "rewind"),
+    *(
+        "ps",
+        "port",
+        "stop",
+        "doctor",
+        "exec",
+        "run",
+        "shell",
+        "daemon status",
+        "checkpoint",
+        "point",
+        "restore",
+        "rewind",
+    ),
     "fork",
     *(
         "branch",

@@ -91,7 +91,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["branch", "rename", "main", "other"], 4, "running session"),
     (["branch", "rename", "dead", "taken"], 4, "checkpoint of this name"),
     (["rm", "main"], 4, "running session"),
-    (["rm", "taken", "nosuch"], 2, "nothing has this name"),
+    (["rm", "taken", "taekn"], 2, r"nothing has this name; did you mean taken\?"),
     (["undo", "9999"], 2, "9999"),
 ]
 

@@ -118,6 +118,8 @@ def _run_other(argv: list[str]) -> int:
     from waypoint.model.verbs import table
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the programs of `setup` would all seem to succeed
+    if argv[:1] == ["help"]:
+        raise HelpRequested(table.find(argv[1:])[0])
     verb, words = table.find(argv)
     given = parse(verb, words)
     if verb.name in PLACES:

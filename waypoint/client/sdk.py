@@ -299,13 +299,16 @@ class Session:
     def run(
         self,
         *argv: str,
+        timeout_s: float | None = None,
         stdin: bytes | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> RunResult:
-        """Run a separate process in the session: a program and its arguments. Raises Failed if the daemon dies."""
+        """Run a separate process in the session: a program and its arguments. After `timeout_s` it is stopped, and
+        `exit` is 124. Raises Failed if the daemon dies.
+        """
         request: dict[str, object] = {"argv": [as_json_text(word) for word in argv], "stdin": stdin is not None}
-        request |= {"cwd": cwd, "env": dict(env or {})}
+        request |= {"cwd": cwd, "env": dict(env or {}), "timeout_s": timeout_s}
         output, errors = bytearray(), bytearray()
         end = self._carry("run", request, output.extend, errors.extend, stdin)
         return RunResult(**asdict(how_ended(end)), stdout=bytes(output), stderr=bytes(errors))

@@ -377,11 +377,14 @@ class ExecRequest(CallersRequest, frozen=True):
 
 
 class RunRequest(CallersRequest, frozen=True, kw_only=True):
+    """`timeout_s`: from the start of the process; then it gets the signals of an `exec` at its timeout."""
+
     argv: Annotated[list[str], msgspec.Meta(min_length=1)]
     tty: bool = False
     stdin: bool = False
     rows: Cells = 24
     cols: Cells = 80
+    timeout_s: Seconds | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
 

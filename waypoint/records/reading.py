@@ -23,6 +23,7 @@ from waypoint.model.records import (
     Standing,
     StoreIdentity,
 )
+from waypoint.model.verbs import did_you_mean
 from waypoint.records.failures import damaged_record
 
 PIECE = 64
@@ -33,6 +34,7 @@ Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
 
 _OPERATIONS = "SELECT number, undone_by, number < (SELECT first_kept FROM identity), record FROM operations"
 _AS_TAKEN = Standing()
+_MOST_COMPARED = 500  # names, with one that nobody has: 10 us each
 _ANOTHER_CAPTURE = "choose another capture ('waypoint log --all' lists them)"
 
 
@@ -308,7 +310,9 @@ class Reader:
             raise UnknownName(
                 "use", repr(text), "nothing has been captured on this branch yet", next_step, code="no-capture"
             )
-        raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists all names")
+        known = [name for piece in self.iter_refs() for name in piece][:_MOST_COMPARED]
+        said = f"nothing has this name{did_you_mean(text, known)}"
+        raise UnknownName("find", repr(text), said, "'waypoint log --all' lists all names")
 
     # --- live sessions, and the database itself
 

@@ -5,6 +5,8 @@ from waypoint.cli.fast.streaming import run_streaming
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.model.errors import UsageProblem
 
+_PLAIN = {"NO_COLOR": "1", "TERM": "dumb"}  # no-color.org; many programs know only one of them
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from waypoint.model.verbs import Given
@@ -22,9 +24,7 @@ def run_exec(given: "Given") -> int:
         request["stdin"] = True
     request |= _environment(given)
     if given.flag("json"):
-        from waypoint.cli.fast.exec_json import run_for_json
-
-        return run_for_json(home, branch, request)
+        return _run_for_json(home, branch, "exec", request)
     return run_streaming(home, branch, "exec", request, has_input=has_input)
 
 
@@ -33,7 +33,17 @@ def run_run(given: "Given") -> int:
     words = [as_json_text(word) for word in given.texts("words")]
     request: dict[str, object] = {"argv": words, "tty": given.flag("tty"), "stdin": given.flag("interactive")}
     request |= asker_of(given) | _environment(given)
+    if given["timeout"] is not None:
+        request["timeout_s"] = given["timeout"]
+    if given.flag("json"):
+        return _run_for_json(home, branch, "run", request)
     return run_streaming(home, branch, "run", request, has_input=given.flag("interactive"))
+
+
+def _run_for_json(home: str, branch: str, verb: str, request: dict[str, object]) -> int:
+    from waypoint.cli.fast.exec_json import run_for_json
+
+    return run_for_json(home, branch, verb, request)
 
 
 def _environment(given: "Given") -> dict[str, object]:
@@ -44,8 +54,9 @@ def _environment(given: "Given") -> dict[str, object]:
         raise UsageProblem("use", "--cwd", "its value is empty", "give a directory, or leave out the option")
     if cwd is not None:
         found["cwd"] = as_json_text(cwd)
-    if given.texts("env"):
-        found["env"] = dict(map(_variable, given.texts("env")))
+    asked = _PLAIN if given.flag("no_color") else {}
+    if asked or given.texts("env"):
+        found["env"] = asked | dict(map(_variable, given.texts("env")))
     return found
 
 

@@ -16,6 +16,8 @@ LOSE_PROCESSES = Option(
     ("--lose-processes",), "flag", "Keep the files, but not the processes, of a session that is replaced or ended."
 )
 USER = Option(("--user",), "text", "The owner of the session, if that is another user.", "USER")
+JSON_AT_END = Option(("--json",), "flag", "Print one JSON value when the command has ended.")
+NO_COLOR = Option(("--no-color",), "flag", "Ask the command for output without colours (NO_COLOR=1, TERM=dumb).")
 ENV = Option(("--env",), "texts", "Set an environment variable; may be repeated.", "NAME=VALUE")
 
 
@@ -44,15 +46,16 @@ EXEC = Verb(
         Option(("-i", "--interactive"), "flag", "Pass stdin to the command (otherwise it reads /dev/null)."),
         Option(("--cwd",), "text", "Run in this directory (default: the shell's).", "DIR"),
         ENV,
+        NO_COLOR,
         USER,
-        Option(("--json",), "flag", "Print one JSON value when the command has ended."),
+        JSON_AT_END,
         HOME,
     ),
     """Run one command in the session's own shell.
 
     The shell keeps changes of its directory, variables, functions and jobs. A single CMD is shell text; several CMD are
-    the words of one command, and each word is quoted. stdout and stderr arrive as one stream. With --cwd or --env the
-    command runs in a subshell, so its changes to the shell are lost.
+    the words of one command, and each word is quoted. stdout and stderr arrive as one stream. With --cwd, --env or
+    --no-color the command runs in a subshell, so its changes to the shell are lost.
 
     Exit status: that of the command; 124 after --timeout; 125 if waypoint itself failed; 141 if the reader of stdout
     has gone away (the command is then interrupted).
@@ -79,19 +82,24 @@ RUN = Verb(
     "run",
     (
         BRANCH,
+        Option(("--timeout",), "positive seconds", "End the process after S seconds, with exit status 124.", "S"),
         Option(("-i", "--interactive"), "flag", "Pass stdin to the process (otherwise it reads /dev/null)."),
         Option(("-t", "--tty"), "flag", "Give the process a terminal of its own."),
         Option(("--cwd",), "text", "Start in this directory (default: the session's).", "DIR"),
         ENV,
+        NO_COLOR,
         USER,
+        JSON_AT_END,
         HOME,
     ),
     """Run a separate process in the session, outside its shell.
 
-    ARGV is a program, found through the session's PATH, and its arguments. stdout and stderr stay separate.
+    ARGV is a program, found through the session's PATH, and its arguments. stdout and stderr stay separate. At its
+    --timeout the process and its process group get SIGINT, then SIGTERM, then SIGKILL.
 
-    Exit status: that of the process; 127 if there is no such program; 126 if it cannot be executed; 125 if waypoint
-    itself failed; 141 if the reader of stdout has gone away (the process then gets SIGPIPE).""",
+    Exit status: that of the process; 124 after --timeout; 127 if there is no such program; 126 if it cannot be
+    executed; 125 if waypoint itself failed; 141 if the reader of stdout has gone away (the process then gets
+    SIGPIPE).""",
     "Example: waypoint run -it -- python3",
     words="ARGV",
 )

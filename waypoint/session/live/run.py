@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -26,17 +27,21 @@ from waypoint.model.paths import OWN_FOLDER, RUN_FOLDER
 from waypoint.model.records import IdMap, Seccomp, Setting
 from waypoint.model.requests import RunRequest
 from waypoint.model.streams import Inlet, Outlet
+from waypoint.terminal.exec.ending import stop_command, wait_moment
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 
 _CHUNK = 1 << 18
 _ASIDE = ".waypoint-"  # child.sh contains the same prefix
+_TIMEOUT = 124
 _CANNOT = 125
 _NO_PROGRAM = 127
 _FIRST = asyncio.FIRST_COMPLETED
 
 
 class Host(NamedTuple):
-    """The session in which the process runs. `left`: where the wrapper writes the exit status."""
+    """The session in which the process runs. `left`: where the wrapper writes the exit status. `moving`: cleared while
+    the session is frozen for a capture.
+    """
 
     init_pid: int
     cgroup: str
@@ -45,6 +50,7 @@ class Host(NamedTuple):
     ids: IdMap
     seccomp: Seccomp
     left: "StatusPlace"
+    moving: asyncio.Event
 
 
 class StatusPlace(NamedTuple):
@@ -146,6 +152,7 @@ class _Process:
         self._pid = 0
         self._input = -1
         self._outputs: list[int] = []
+        self._stopped_by = ""  # the last signal that was sent at the timeout
 
     async def start(self, launcher: Launcher, patience_s: float) -> None:
         request, user = self._request, self._host.setting.user
@@ -202,6 +209,7 @@ class _Process:
         sends = (outlet.output, outlet.errors)
         tasks = [asyncio.ensure_future(self._copy(fd, sends[n], ended)) for n, fd in enumerate(self._outputs)]
         typing = asyncio.ensure_future(self._feed(inlet))
+        stopping = asyncio.ensure_future(self._enforce_timeout())
         try:
             while not ended.done():
                 await asyncio.wait([ended, *(t for t in (typing, *tasks) if not t.done())], return_when=_FIRST)
@@ -214,9 +222,9 @@ class _Process:
             return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client has disconnected"}
         finally:
             loop.remove_reader(self._pidfd)
-            for task in (typing, *tasks):
+            for task in (typing, stopping, *tasks):
                 task.cancel()
-            await asyncio.gather(typing, *tasks, return_exceptions=True)
+            await asyncio.gather(typing, stopping, *tasks, return_exceptions=True)
         return self._result()
 
     async def _copy(self, fd: int, send: object, ended: asyncio.Future[None]) -> None:
@@ -264,6 +272,17 @@ class _Process:
             except (BrokenPipeError, OSError):  # nothing reads the input: drop it, as a pipe does
                 return
 
+    async def _enforce_timeout(self) -> None:
+        if self._request.timeout_s is None:
+            return
+
+        async def stop(number: signal.Signals) -> None:
+            self._stopped_by = number.name.removeprefix("SIG")
+            self._signal(self._stopped_by)
+
+        await wait_moment(time.monotonic() + self._request.timeout_s, self._host.moving)
+        await stop_command(self._host.moving, stop)
+
     def _signal(self, name: str) -> None:
         number = getattr(signal, f"SIG{name}", None)
         if isinstance(number, signal.Signals) and not pidfd.has_ended(self._pidfd):
@@ -272,6 +291,9 @@ class _Process:
     def _result(self) -> dict[str, object]:
         left = self._host.left
         status = left.take(self._file)
+        if self._stopped_by:
+            said = f"the process was stopped after {self._request.timeout_s:g} s, by SIG{self._stopped_by}"
+            return {"exit": _TIMEOUT, "by": "waypoint", "ended": False, "said": said, "signal": self._stopped_by}
         if status is not None:
             return {"exit": status, "by": "command", "ended": False, "said": ""}
         if left.is_there():

@@ -262,7 +262,9 @@ class LiveSession:
         with self._stream(), status_place(record.init_pid, self.shell.desk.folder) as left:
             await _wait_for_network(self)
             setting, ids = record.row.setting, record.ids
-            host = Host(record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, left)
+            host = Host(
+                record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, left, self.terminal.moving
+            )
             return await run_process(host, self._launcher, request, inlet, outlet, patience_s)
 
     async def logs(self, request: LogsRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
