@@ -417,8 +417,12 @@ class Execution:
         lost_shell.clean_terminal(desk)
         desk.terminal.raw_command = ()
         await lost_shell.wait_read(desk)
-        mark = self._talk.heard("E", "X")
-        record.stop = max(desk.terminal.settled if mark is None else mark.start, record.start or 0)
+        mark, start = self._talk.heard("E", "X"), record.start or 0
+        ends = [desk.terminal.settled if mark is None else mark.start]
+        if record.start is not None:  # on a busy machine, the new shell may already have drawn its prompt
+            prompts = (one for one in desk.terminal.marks(start) if one.kind == "P")
+            ends += [one.start for one in prompts if one.fields[:1] != (str(shell.inner_pid),)]
+        record.stop = max(min(ends), start)
 
     async def _wait_replaced(self) -> None:
         """Wait until the new shell is at its prompt. If the daemon before has not killed the lost shell, do that."""
