@@ -130,7 +130,7 @@ def test_wrong_usage_inside_is_reported_with_its_code(home: Home, own: str) -> N
                 done = home.cli("exec", "-b", own, "--", f"waypoint {command}")
                 assert done.code == code
                 assert said in done.stdout
-        for words in ("show nosuch", "nonsense", "checkpoint", "undo 99999", "ps --nosuch"):
+        for words in ("show nosuch", "nonsense", "restore", "undo 99999", "ps --nosuch"):
             with row(f"{words} --json"):
                 done = home.cli("exec", "-b", own, "--", f"waypoint {words} --json 2>/dev/null")
                 assert done.code == done.json()["error"]["exit"] == 2
