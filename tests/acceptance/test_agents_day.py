@@ -122,7 +122,7 @@ def one_turn(day: Day, number: int) -> int:
         branch = f"try-{number}"
         day.run("fork", "turn", branch)
         changed += int(day.work(branch, "turn", number).split()[-1])
-        day.run("stop", branch, "--discard")
+        day.run("stop", branch, "--discard", "--yes")
     if number % 100 == 0:
         for words in (("du",), ("ps",), ("log",), ("op", "log")):
             day.run(*words)
