@@ -25,6 +25,11 @@ def images_of(home: Path, name: str) -> Path:
     return home / "hot" / Client(home).history.show(name).capture / "images"
 
 
+def empty(home: Path) -> None:
+    """Wait until earlier captures are on the disk, so that the next one is moved next."""
+    wait_until(lambda: not list((home / "hot/.memory").iterdir()), "nothing is in memory")
+
+
 def is_mounted(home: Path) -> bool:
     return os.path.ismount(home / "hot/.memory")
 
@@ -35,6 +40,7 @@ def test_a_capture_is_whole_while_it_is_moved_and_after_everything_is_killed_mea
 ) -> None:
     client, home = w.client, w.home
     client.session("w").exec("echo kept > /dev/shm/kept")
+    empty(home.path)
     with w.pauses.armed(step) as armed:
         client.session("w").checkpoint("moved", tier="live")
         images = images_of(home.path, "moved")
@@ -48,7 +54,7 @@ def test_a_capture_is_whole_while_it_is_moved_and_after_everything_is_killed_mea
         assert is_mounted(home.path)
     client.fork("moved", "after")  # starts a daemon
     assert say(client, "after") == CHANGED
-    wait_until(lambda: not list((home.path / "hot/.memory").iterdir()), "everything is on the disk")
+    empty(home.path)
     assert not images.is_symlink()
     client.fork("moved", "later")
     assert say(client, "later") == CHANGED
@@ -60,6 +66,7 @@ def test_a_capture_is_whole_while_it_is_moved_and_after_everything_is_killed_mea
 def test_a_capture_can_be_removed_evicted_and_undone_while_it_is_moved(w: PausableHome) -> None:
     client, home = w.client, w.home
     for verb in (["rm", "moved"], ["undo", "-b", "w"], ["gc", "--keep-operations", "0s"], ["evict", "moved"]):
+        empty(home.path)
         with w.pauses.armed(Step.COPIED) as armed:
             client.session("w").checkpoint("moved", tier="live", force=True, anew=True)
             assert armed.wait() == Step.COPIED
@@ -68,7 +75,7 @@ def test_a_capture_can_be_removed_evicted_and_undone_while_it_is_moved(w: Pausab
             with home.background(*verb) as command:
                 armed.go_on()
                 assert command.wait(60) == 0
-        wait_until(lambda: not list((home.path / "hot/.memory").iterdir()), "nothing is in memory")
+        empty(home.path)
         ledger.check(home)
     client.fork("moved", "evicted")
     assert say(client, "evicted") == CHANGED
@@ -76,6 +83,7 @@ def test_a_capture_can_be_removed_evicted_and_undone_while_it_is_moved(w: Pausab
 
 def test_after_a_reboot_a_capture_that_was_only_in_memory_is_reported_and_its_files_come_back(w: PausableHome) -> None:
     client, home = w.client, w.home
+    empty(home.path)
     with w.pauses.armed(Step.COPIED) as armed:
         client.session("w").checkpoint("lost", tier="live")
         assert armed.wait() == Step.COPIED
