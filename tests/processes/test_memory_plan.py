@@ -111,3 +111,21 @@ def test_a_malformed_image_is_an_error(tmp_path: Path) -> None:
     with pytest.raises((ValueError, struct.error)):
         make_plan(fd, huge_pages=True)
     os.close(fd)
+
+
+def test_pages_in_the_folder_of_parent_images_are_read_there(tmp_path: Path) -> None:
+    (tmp_path / "parent").mkdir()
+    above = [(START - PAGE, PAGE), (START, MIB), (START + MIB, MIB)]
+    entries = [encode(RUN, {"vaddr": at, "flags": 4, "pages": size // PAGE}) for at, size in above]
+    write(tmp_path / "parent", "pagemap-7.img", PAGEMAP, encode(HEAD, {"pages_id": 9}), *entries)
+    runs = [(START, PAGE, 4), (START + PAGE, 2 * MIB - PAGE, 1)]
+    found = plan(tmp_path, [area(START, 2 * MIB)], runs)
+    there, elsewhere = 2 * PAGE, 9 | 1 << 32
+    assert list(parts(found.content)) == [
+        (
+            (7, START, 2 * MIB, 3, 0x22, 1),
+            [(3, 0, START, PAGE), (elsewhere, there, START + PAGE, 2 * MIB - PAGE)],
+        ),
+    ]
+    assert plan(tmp_path, [area(START, 2 * MIB)], [*runs, (START + 2 * MIB, PAGE, 1)]).size == 2 * MIB
+    assert plan(tmp_path, [area(START, 3 * MIB)], [*runs, (START + 2 * MIB, PAGE, 1)]) == (b"", 0)

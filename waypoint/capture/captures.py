@@ -63,6 +63,7 @@ from waypoint.model.records import (
 from waypoint.model.session_facts import SurveyedProcess
 from waypoint.model.stages import Stage
 from waypoint.processes.certain import Program
+from waypoint.processes.copied_memory import CopiedMemory
 from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.memory_plan import MemoryPlan
 from waypoint.processes.criu.rpc import Criu, CriuProgram
@@ -148,6 +149,7 @@ class Captures:
         self._removing: set[str] = set()
         self._moving = threading.Lock()  # held while a capture is moved to the disk, or evicted
         self._executor = ThreadPoolExecutor(1)
+        self._copies: dict[str, CopiedMemory] = {}  # by the cgroup of the session
         self._dumped: set[Program] = set()
         self._awaited: dict[str, threading.Event] = {}
         """By capture that CRIU has not dumped yet (dumping_later.py)."""
@@ -293,6 +295,14 @@ class Captures:
             taking.why_no_criu = error.said
         else:
             taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid))
+            taking.copied = self._copies_of(facts.cgroup) if taking.program.key else None
+
+    def _copies_of(self, cgroup: str) -> CopiedMemory:
+        """The copies of the memory of the session in `cgroup`. Forgets those of sessions that have ended."""
+        with self._lock:
+            for ended in [one for one in self._copies if not os.path.isdir(one)]:
+                self._copies.pop(ended).close()
+            return self._copies.setdefault(cgroup, CopiedMemory())
 
     def survey(self, subject: Subject) -> list[SurveyedProcess]:
         """The processes of a live session, each with the tier that a capture would reach."""

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from waypoint.capture.layers.layer import Area, Taking
 from waypoint.capture.layers.subject import Subject
@@ -24,6 +24,7 @@ from waypoint.model.conditions import degradation, text_of
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, Layers, Machine, Tier
 from waypoint.model.stages import Stage
+from waypoint.processes.copied_memory import CopiedMemory
 from waypoint.processes.criu.cause_table import DISK_FULL
 from waypoint.processes.criu.causes import KILLED, CriuFailed
 from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING, WARNINGS
@@ -160,9 +161,14 @@ def drop_layers(area: Area, capture_id: str, layers: Layers | None = None) -> No
 def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_ONLY) -> Capture:
     """Prepare all parts while the session runs, freeze it, and capture. If a step fails, every part is cancelled."""
     options, facts = taking.options, taking.subject.facts
-    taking.area.hot.make(taking.capture_id, taking.memory_bytes)
+    copied = _copies(taking) if tier == "live" and log_level == ERRORS_ONLY else None
+    # The copies are on the disk, where captures share them.
+    taking.area.hot.make(taking.capture_id, taking.memory_bytes if copied is None else None)
     taking.afterwards.clear()
     layers = [layer for layer in LAYERS if tier in layer.tiers]
+    if copied is not None:
+        target = taking.area.hot.copied(taking.capture_id)
+        copied = copied if copied.prepare(facts.cgroup, target, lambda: _frozen(pause)) else None
     # `moving` has the calls that let the session continue. Each is made even if an earlier one raises.
     with contextlib.ExitStack() as moving:
         moving.callback(taking.subject.go_on)
@@ -170,6 +176,7 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
         taking = dataclasses.replace(
             taking,
             criu=taking.criu if tier == "live" else None,
+            copied=copied,
             log_level=log_level,
             degraded=list(options.degraded),
             files_changed=False,
@@ -221,6 +228,25 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
         )
         moving.pop_all()
     return capture
+
+
+def _copies(taking: Taking) -> CopiedMemory | None:
+    """What copies the memory before the pause. None if the dump is to have all memory: there is little, or the session
+    ends, so that no program waits for the end of the pause. A second try does without, too.
+    """
+    copied, options = taking.copied, taking.options
+    is_paused = options.goes_on or not options.keep_frozen
+    return copied if copied is not None and is_paused and copied.is_useful(taking.subject.facts.cgroup) else None
+
+
+@contextlib.contextmanager
+def _frozen(pause: Pause) -> Iterator[None]:
+    """Freeze the session as for a dump, for the `with` block."""
+    try:
+        pause.begin(for_dump=True)
+        yield
+    finally:
+        pause.end()
 
 
 def _folder_of(subject: Subject) -> str:

@@ -10,14 +10,14 @@ none. The thread then ends. All tasks of the frozen session are stopped by ptrac
 run a system call. x86-64 only.
 """
 
-import contextlib
 import errno
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 
 from waypoint.linux.calls import libc, machine
-from waypoint.linux.tasks import cgroups, procfs, ptrace
+from waypoint.linux.tasks import procfs, ptrace
+from waypoint.linux.tasks.ptrace_stop import NotTraceable, stopped
 from waypoint.linux.tasks.states import TaskState
 from waypoint.model.errors import CannotCapture
 from waypoint.processes.criu.causes import name_of
@@ -44,15 +44,18 @@ def check(cgroup: str, states: Mapping[int, TaskState]) -> bool:
         return False
     if machine.architecture() != "x86_64" or len(asked) > _MOST:
         raise _refusal(asked[0], "may have")
-    with _stopped(cgroup, [tid for tid, task in states.items() if task.state not in "ZX"]):
-        for tid in asked:
-            try:
-                has_domain = _has_domain(tid, states[tid].process)
-            except OSError as error:
-                log.warning("whether %s has a Landlock domain: %s", tid, error)
-                raise _refusal(tid, "may have") from error
-            if has_domain:
-                raise _refusal(tid, "has")
+    try:
+        with stopped(cgroup, [tid for tid, task in states.items() if task.state not in "ZX"]):
+            for tid in asked:
+                try:
+                    has_domain = _has_domain(tid, states[tid].process)
+                except OSError as error:
+                    log.warning("whether %s has a Landlock domain: %s", tid, error)
+                    raise _refusal(tid, "may have") from error
+                if has_domain:
+                    raise _refusal(tid, "has")
+    except NotTraceable as error:
+        raise _refusal(error.tid, "may have") from error
     return True
 
 
@@ -60,31 +63,6 @@ def _refusal(tid: int, verb: str) -> CannotCapture:
     said = f"{name_of(tid) or tid} {verb} restricted itself by Landlock, and a copy would not be restricted"
     next_step = "end the process, or capture without memory: --tier respawn"
     return CannotCapture("capture", "the session's processes", said, next_step, code="landlock")
-
-
-@contextlib.contextmanager
-def _stopped(cgroup: str, tids: Collection[int]) -> Iterator[None]:
-    """Keep the tasks of a frozen group stopped by ptrace, instead of frozen. Raises CannotCapture if that fails: a
-    filter of system calls that cannot be suspended might kill the process.
-    """
-    stopped: list[int] = []
-    try:
-        for tid in tids:
-            try:
-                ptrace.seize(tid, with_threads=True)
-            except PermissionError as error:
-                raise _refusal(tid, "may have") from error
-            stopped.append(tid)
-            ptrace.interrupt(tid)
-            ptrace.wait(tid)
-        cgroups.thaw(cgroup)
-        yield
-    finally:
-        cgroups.hold_frozen(cgroup)  # before the tasks are released, so that none runs
-        for tid in stopped:
-            with contextlib.suppress(OSError):  # killed meanwhile
-                ptrace.detach(tid)
-        cgroups.freeze(cgroup)
 
 
 def _is_supported() -> bool:

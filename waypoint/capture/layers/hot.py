@@ -2,7 +2,7 @@
 needs no unpacking. Only the home's owner may read it: the memory of processes contains secrets.
 
 ```
-images/       CRIU's images
+images/       CRIU's images; in images/parent, memory that captures share as hard links (processes/copied_memory.py)
 terminal/     ring, exec.json and queues of the session's runtime folder
 base/         files of the base that the processes have open or mapped (layers/base_files.py)
 programs.json the manifest of the programs that ran (tiers `live` and `respawn`)
@@ -88,6 +88,10 @@ class Hot:
 
     def images(self, capture_id: str) -> Path:
         return self.folder / capture_id / "images"
+
+    def copied(self, capture_id: str) -> Path:
+        """The folder for copied memory until CRIU has dumped the processes."""
+        return self.folder / capture_id / "copied"
 
     def terminal(self, capture_id: str) -> Path:
         return self.folder / capture_id / "terminal"

@@ -15,6 +15,7 @@ from waypoint.model.conditions import Degradation
 from waypoint.model.errors import Failed
 from waypoint.model.records import Capture, KnownLayer, Layers, Point, Reason, ShellLayer, Tier, User, layers_of
 from waypoint.processes.certain import Program
+from waypoint.processes.copied_memory import CopiedMemory
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
@@ -98,10 +99,11 @@ class Taking:
     `executor`: two threads for parallel work. `dumped`: the programs that CRIU has dumped before, in any capture.
     `memory_bytes`: what the images and the files of /dev/shm need at most, if they may be written to memory; None: they
     are written to the disk. `program` and `criu`: the CRIU that dumps the session; None for a tier without processes,
-    or if no CRIU works (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines for
-    `Capture.degraded`; `files_changed`, whether files have changed since the pause began (CRIU has named an open file);
-    `is_awaited`, whether CRIU will dump the session after `take`; `asking`, the request of the shell's state, which the
-    shell writes to a file; `afterwards`, work that no answer waits for, each of which returns what the capture lacks.
+    or if no CRIU works (`why_no_criu`). New for each try: `copied`, copies of the session's memory, None if the dump
+    does not use them; `log_level` of CRIU; `degraded`, the lines for `Capture.degraded`; `files_changed`, whether files
+    have changed since the pause began (CRIU has named an open file); `is_awaited`, whether CRIU will dump the session
+    after `take`; `asking`, the request of the shell's state, which the shell writes to a file; `afterwards`, work that
+    no answer waits for, each of which returns what the capture lacks.
     """
 
     capture_id: str
@@ -114,6 +116,7 @@ class Taking:
     program: CriuProgram | None = None
     criu: Criu | None = None
     why_no_criu: str = ""
+    copied: CopiedMemory | None = None
     log_level: int = ERRORS_ONLY
     degraded: list[Degradation] = field(default_factory=list)
     files_changed: bool = False

@@ -48,6 +48,7 @@ from waypoint.processes.criu.image_files import NAMES, add_names
 from waypoint.processes.criu.linked_files import Place
 from waypoint.processes.criu.memory_plan import MemoryPlan, make_plan
 from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions, name_externals
+from waypoint.processes.criu.page_maps import PARENT
 from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.stopped import stopped
 from waypoint.processes.watches import OverlayLayers, Watches
@@ -131,6 +132,7 @@ class ProcessesPart(Part):
             removed=self._removed,
             own_network=facts.setting.net != "host",
             close_connections=facts.setting.net == "host",
+            leave_unwritten=taking.copied is not None,
             log_level=taking.log_level,
             deadline_s=HUNG_S,
         )
@@ -162,6 +164,8 @@ class ProcessesPart(Part):
         if self._table is not None:  # before CRIU connects to its own code in the processes
             self.taking.degraded += ports.outside_unix(self._table, processes)
         narrow_limits.widen(self._narrow)
+        if self.taking.copied is not None:
+            self.taking.copied.look()
         if self._dump is not None:
             self._dump.go()
             with contextlib.suppress(OSError):  # a zombie has no program
@@ -212,6 +216,8 @@ class ProcessesPart(Part):
         assert dump is not None
         facts, images = taking.subject.facts, taking.area.hot.images(taking.capture_id)
         tree = taking.area.pool.path(taking.capture_id)
+        if taking.copied is not None:
+            taking.copied.complete(images)
         _use_names(images, tree)
         _note_inodes(images, tree, facts.fixed.overlays)
         if timers := self._left_out.timers:
@@ -404,6 +410,8 @@ class Processes(Layer):
             size = image_bytes(images)
         except FileNotFoundError as error:
             raise damaged(origin, f"{images} is missing") from error
+        if (images / PARENT).is_symlink():  # CRIU would follow it
+            raise damaged(origin, f"{images / PARENT} is a link")
         if size != layer.size_bytes:
             raise damaged(origin, f"{images} has {size} bytes, written were {layer.size_bytes}")
 
@@ -578,8 +586,8 @@ def _reading(area: Area, origin: Capture) -> Iterator[int]:
 
 def image_bytes(images: Path) -> int:
     """The size in bytes of CRIU's images in the folder `images`. Raises FileNotFoundError."""
-    with os.scandir(images) as entries:
-        return sum(entry.stat().st_size for entry in entries)
+    folders = [images, images / PARENT] if (images / PARENT).is_dir() else [images]
+    return sum(entry.stat().st_size for folder in folders for entry in os.scandir(folder) if not entry.is_dir())
 
 
 def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: Collection[int]) -> None:

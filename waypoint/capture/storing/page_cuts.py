@@ -11,24 +11,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from waypoint.processes.criu.image_files import parse_messages
-from waypoint.processes.criu.messages import Field, Message, decode
+from waypoint.processes.criu.messages import decode
+from waypoint.processes.criu.page_maps import ENTRY, HEAD, PAGEMAP_MAGIC, PARENT, PRESENT
 from waypoint.store import trees
 from waypoint.store.entries import Row
 from waypoint.store.scan import Cut
 from waypoint.store.store import Reader
 
-_PAGEMAP_MAGIC = 0x56084025
-_HEAD = Message({"pages_id": Field(1, "uint32")})
-_ENTRY = Message(
-    {
-        "vaddr": Field(1, "uint64"),
-        "compat_nr_pages": Field(2, "uint32"),
-        "in_parent": Field(3, "bool"),
-        "flags": Field(4, "uint32"),
-        "nr_pages": Field(5, "uint64"),
-    }
-)
-_PRESENT = 4
+_PARENT = os.fsencode(f"{PARENT}/")
 _PAGE = 4096
 _GROUP = 16 * _PAGE
 """Memory is cut at multiples of this address, and a group in which a page has changed is stored as the difference."""
@@ -47,7 +37,7 @@ class PageCuts:
 
     def __init__(self, images: str, reader: Reader, earlier: bytes | None) -> None:
         """`earlier`: the ROOT of the images of an earlier capture."""
-        self._maps = dict(_maps_in(images))
+        self._maps = dict(one for folder in (b"", _PARENT) for one in _maps_in(images, folder))
         self._reader = reader
         self._earlier = earlier
 
@@ -58,15 +48,22 @@ class PageCuts:
         before = self._before(name)
         return [Cut(run.length, before.get(run.address)) for run in _cut(runs)]
 
-    def _before(self, name: bytes) -> dict[int, bytes]:
-        """The digests of the groups of the earlier capture's process with this map, by address."""
-        if self._earlier is None:
-            return {}
-        found = trees.read_path(self._reader, self._earlier, name)
+    def _before(self, path: bytes) -> dict[int, bytes]:
+        """The digests of the groups of the earlier capture's process with the map at `path`, by address. Its memory may
+        be in the folder of parent images.
+        """
+        found: dict[int, bytes] = {}
+        if self._earlier is not None:
+            for folder in (_PARENT, b""):
+                found |= self._groups(self._earlier, folder, os.path.basename(path))
+        return found
+
+    def _groups(self, images: bytes, folder: bytes, name: bytes) -> dict[int, bytes]:
+        found = trees.read_path(self._reader, images, folder + name)
         if found is None:
             return {}
         pages, runs = _parse(trees.read_content(self._reader, found, _MAX_MAP_BYTES), name)
-        entry = trees.read_path(self._reader, self._earlier, pages)
+        entry = trees.read_path(self._reader, images, folder + pages)
         rows: list[Row] = trees.read_rows(self._reader, entry) if entry is not None else []
         return {
             run.address: digest
@@ -75,20 +72,21 @@ class PageCuts:
         }
 
 
-def _maps_in(images: str) -> Iterator[tuple[bytes, tuple[bytes, list[_Run]]]]:
-    """By the name of each file of pages, the name and the content of its map."""
-    for name in map(os.fsencode, os.listdir(images)):
+def _maps_in(images: str, folder: bytes) -> Iterator[tuple[bytes, tuple[bytes, list[_Run]]]]:
+    """By the path of each file of pages in `folder`, the path and the content of its map."""
+    place = os.path.join(os.fsencode(images), folder)
+    for name in os.listdir(place) if os.path.isdir(place) and not os.path.islink(place.rstrip(b"/")) else ():
         if name.startswith(b"pagemap-") and name.endswith(b".img"):
-            with open(os.fsencode(images) + b"/" + name, "rb") as file:
+            with open(os.path.join(place, name), "rb") as file:
                 pages, runs = _parse(file.read(), name)
-            yield pages, (name, runs)
+            yield folder + pages, (folder + name, runs)
 
 
 def _parse(content: bytes, name: bytes) -> tuple[bytes, list[_Run]]:
     """The name of the file of pages of a map, and what that contains; nothing for a map of another format."""
     try:
-        head, *entries = parse_messages(content, os.fsdecode(name), _PAGEMAP_MAGIC) or [b""]
-        number = decode(_HEAD, head).get("pages_id", 0)
+        head, *entries = parse_messages(content, os.fsdecode(name), PAGEMAP_MAGIC) or [b""]
+        number = decode(HEAD, head).get("pages_id", 0)
         assert isinstance(number, int)
         return b"pages-%d.img" % number, list(_present(entries))
     except (ValueError, struct.error):
@@ -97,12 +95,12 @@ def _parse(content: bytes, name: bytes) -> tuple[bytes, list[_Run]]:
 
 def _present(entries: list[bytes]) -> Iterator[_Run]:
     for entry in entries:
-        values = decode(_ENTRY, entry)
+        values = decode(ENTRY, entry)
         address, count = values.get("vaddr"), values.get("nr_pages", values.get("compat_nr_pages", 0))
-        flags = values.get("flags", 0 if values.get("in_parent") else _PRESENT)
+        flags = values.get("flags", 0 if values.get("in_parent") else PRESENT)
         if not isinstance(address, int) or not isinstance(count, int) or not isinstance(flags, int):
             raise ValueError("a run of pages has no address")
-        if flags & _PRESENT:
+        if flags & PRESENT:
             yield _Run(address, count * _PAGE)
 
 

@@ -13,23 +13,14 @@ from typing import NamedTuple
 
 from waypoint.processes.criu.image_files import PSTREE, PSTREE_MAGIC, read_messages
 from waypoint.processes.criu.messages import Field, Message, Value, decode
+from waypoint.processes.criu.page_maps import ENTRY, HEAD, IN_PARENT, PAGEMAP_MAGIC, PARENT, PRESENT, map_name
 
-_MM_MAGIC, _PAGEMAP_MAGIC = 0x57492820, 0x56084025
+_MM_MAGIC = 0x57492820
 _NUMBERS = ("start", "end", "prot", "flags", "status", "madv")
 _VMA = Message({name: Field(number, "uint64") for name, number in zip(_NUMBERS, (1, 2, 5, 6, 7, 9), strict=True)})
 _MM = Message({"exe": Field(12, "uint32"), "vmas": Field(14, _VMA, repeated=True), "thp_disabled": Field(17, "bool")})
 _PROCESS = Message({"pid": Field(1, "uint32"), "parent": Field(2, "uint32")})
-_HEAD = Message({"pages_id": Field(1, "uint32")})
-_RUN = Message(
-    {
-        "vaddr": Field(1, "uint64"),
-        "few_pages": Field(2, "uint32"),
-        "in_parent": Field(3, "bool"),
-        "flags": Field(4, "uint32"),
-        "pages": Field(5, "uint64"),
-    }
-)
-_IN_PARENT, _PRESENT = 1 << 0, 1 << 2
+_IN_FOLDER = 1 << 32  # the image of pages is in the folder PARENT
 
 _REGULAR, _HEAP, _ANONYMOUS = 1 << 0, 1 << 5, 1 << 9  # kinds of areas
 _MAP_PRIVATE_ANONYMOUS, _MAP_NORESERVE = 0x22, 0x4000
@@ -50,11 +41,12 @@ class MemoryPlan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Consecutive pages, at `offset` in the image of pages."""
+    """Consecutive pages, at `offset` in the image of pages `image`. `offset` is negative if they are not there."""
 
     start: int
     end: int
     offset: int
+    image: int
 
 
 class _Memory(NamedTuple):
@@ -92,7 +84,7 @@ def make_plan(images_fd: int, *, huge_pages: bool) -> MemoryPlan:
 
 def _areas(images_fd: int, pid: int, parent: int, *, huge_pages: bool) -> Iterator[_Area]:
     """The areas to be read for process `pid`. CRIU restores those that it shares with `parent` since fork(2)."""
-    pages_id, runs = _read_pagemap(images_fd, pid)
+    runs = _read_pagemap(images_fd, pid)
     if sum(run.end - run.start for run in runs) < _LEAST_AREA_BYTES:
         return
     memory, above = _read_memory(images_fd, pid), _read_memory(images_fd, parent)
@@ -111,7 +103,7 @@ def _areas(images_fd: int, pid: int, parent: int, *, huge_pages: bool) -> Iterat
         plan = [_AREA.pack(pid, start, end - start, prot, kept, is_huge, len(inside))]
         for run in inside:
             at = max(run.start, start)
-            plan.append(_READ.pack(pages_id, run.offset + at - run.start, at, min(run.end, end) - at))
+            plan.append(_READ.pack(run.image, run.offset + at - run.start, at, min(run.end, end) - at))
         yield _Area(size, b"".join(plan))
 
 
@@ -120,34 +112,53 @@ def _read_memory(images_fd: int, pid: int) -> _Memory:
     return _Memory(decode(_MM, b"".join(read_messages(images_fd, f"mm-{pid}.img", _MM_MAGIC))))
 
 
-def _read_pagemap(images_fd: int, pid: int) -> tuple[int, list[_Run]]:
-    """The number of the process's image of pages, and its runs; none if there are too many to be decoded."""
-    name = f"pagemap-{pid}.img"
+def _read_pagemap(images_fd: int, pid: int) -> list[_Run]:
+    """The pages of a process; none if there are too many runs to be decoded."""
+    runs = _runs(images_fd, map_name(pid), 0)
+    if all(run.offset >= 0 for run in runs):
+        return runs
+    above = _runs(images_fd, f"{PARENT}/{map_name(pid)}", _IN_FOLDER)
+    ends = [run.end for run in above]
+    found: list[_Run] = []
+    for run in runs:
+        if run.offset >= 0:
+            found.append(run)
+            continue
+        place = run.start
+        for one in (above[number] for number in range(bisect_right(ends, place), len(above))):
+            if one.start > place or place >= run.end:
+                break
+            end = min(one.end, run.end)
+            found.append(_Run(place, end, one.offset + place - one.start, one.image))
+            place = end
+        if place < run.end:
+            found.append(_Run(place, run.end, -1, 0))
+    return found
+
+
+def _runs(images_fd: int, name: str, folder: int) -> list[_Run]:
+    """The runs of a map. CRIU writes at most a megabyte as one entry; here such entries are one run, which can be huge
+    pages. `folder`: _IN_FOLDER or 0.
+    """
     try:
         if os.stat(name, dir_fd=images_fd).st_size > _MOST_PAGEMAP_BYTES:
-            return 0, []
+            return []
     except FileNotFoundError:  # a zombie
-        return 0, []
-    head, *entries = read_messages(images_fd, name, _PAGEMAP_MAGIC)
-    return _number(decode(_HEAD, head), "pages_id"), _runs(entries)
-
-
-def _runs(entries: list[bytes]) -> list[_Run]:
-    """The pages of a process. `offset` is negative for those of another dump, the parent. CRIU writes at most a
-    megabyte as one entry; here such entries are one run, which can be huge pages.
-    """
+        return []
+    head, *entries = read_messages(images_fd, name, PAGEMAP_MAGIC)
+    image = _number(decode(HEAD, head), "pages_id") | folder
     runs: list[_Run] = []
     offset = 0
     for entry in entries:
-        found = decode(_RUN, entry)
-        start, flags = _number(found, "vaddr"), _number(found, "flags", _PRESENT)
-        size = _number(found, "pages", _number(found, "few_pages")) * mmap.PAGESIZE
-        is_here = flags & _PRESENT and not (flags & _IN_PARENT or found.get("in_parent"))
+        found = decode(ENTRY, entry)
+        start, flags = _number(found, "vaddr"), _number(found, "flags", PRESENT)
+        size = _number(found, "nr_pages", _number(found, "compat_nr_pages")) * mmap.PAGESIZE
+        is_here = flags & PRESENT and not (flags & IN_PARENT or found.get("in_parent"))
         last = runs[-1] if runs else None
         if is_here and last and last.end == start and last.offset + last.end - last.start == offset:
             runs[-1] = last._replace(end=start + size)
         else:
-            runs.append(_Run(start, start + size, offset if is_here else -1))
+            runs.append(_Run(start, start + size, offset if is_here else -1, image))
         offset += size if is_here else 0
     return runs
 

@@ -48,7 +48,8 @@ class DumpOptions:
     time. `deadline_s`: a CRIU that hangs for this time (`Worker.receive`) is killed, which may end a task of the tree
     (docs/criu.md, "When CRIU is killed"). `removed`: the removed folders that tasks hold (ghosts.py). `own_network`:
     CRIU runs in the tree's network namespace and keeps only its sockets; the restore needs `empty_network`.
-    `close_connections`: the restore will close TCP connections; set it in RestoreOptions, too.
+    `close_connections`: the restore will close TCP connections; set it in RestoreOptions, too. `leave_unwritten`: leave
+    out pages that are write-protected (processes/copied_memory.py); the caller adds them.
     """
 
     log_name: ClassVar[str] = "dump.log"
@@ -61,6 +62,7 @@ class DumpOptions:
     removed: tuple[RemovedFolder, ...] = ()
     own_network: bool = False
     close_connections: bool = False
+    leave_unwritten: bool = False
     timeout_s: int = 10
     log_level: int = ERRORS_ONLY
     deadline_s: float | None = None

@@ -25,6 +25,7 @@ from waypoint.processes.criu.worker import Process, Spawn, Worker, environment, 
 # CRIU_FAULT=130 injects no fault but switches off hardware breakpoints: CRIU then steps restored tasks over their last
 # system call, which saves milliseconds, and seconds with a hundred threads (criu/include/fault-injection.h).
 _RESTORE_ENV = {"CRIU_FAULT": "130"}
+_LEAVE_ENV = {"CRIU_LEAVE_UNWRITTEN": "1"}  # criu/patches/54-unwritten-memory.patch
 RESTORE_ENVIRONMENT = environment(_RESTORE_ENV)
 """The whole environment of a CRIU that restores."""
 
@@ -85,7 +86,7 @@ class Criu:
 
     def dumping(self, options: DumpOptions) -> "Dump":
         """A dump that the caller carries out step by step, in a `with` block."""
-        return Dump(Worker(str(self.path), self._spawn, {}), options)
+        return Dump(Worker(str(self.path), self._spawn, _LEAVE_ENV if options.leave_unwritten else {}), options)
 
     def restore(self, options: RestoreOptions) -> RestoreResult:
         """Create the process tree from its images. The tree runs when this returns.

@@ -1,0 +1,91 @@
+"""Memory that was not written since the last checkpoint is not dumped again, and each checkpoint has all of it."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.acceptance.restoring import in_process, new_name, restore_as, started
+from tests.homes import Home
+from waypoint.client.sdk import Session
+from waypoint.linux.tasks import write_tracking
+from waypoint.processes.copied_memory import LARGE_BYTES
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "own-criu")]
+
+FOLDER = "/tmp/memory"
+
+
+@pytest.fixture
+def session(home: Home, person: Person) -> Iterator[Session]:
+    """A session with the program memory_writer.py."""
+    with started(home, person.name) as made:
+        program = Path(__file__).with_name("memory_writer.py").read_bytes()
+        made.run("sh", "-c", f"mkdir {FOLDER}; cat >{FOLDER}/program.py", stdin=program)
+        made.exec(f"python3 {FOLDER}/program.py {FOLDER} </dev/null >{FOLDER}/log 2>&1 &")
+        in_process(made, f"until [ -p {FOLDER}/first-ask -o -s {FOLDER}/log ]; do sleep 0.02; done")
+        assert in_process(made, f"cat {FOLDER}/log") == ""
+        yield made
+
+
+def ask(session: Session, word: str, which: str = "first") -> dict[str, str]:
+    """Let the program do something, and return the digests of its memory."""
+    ask, answer = f"{FOLDER}/{which}-ask", f"{FOLDER}/{which}-answer"
+    asking = f"until [ -p {ask} ]; do sleep 0.02; done; echo {word} >{ask}; cat {answer}"
+    said = in_process(session, f"timeout 60 sh -c '{asking}'")
+    found: dict[str, str] = json.loads(said)
+    return found
+
+
+def checkpoint(session: Session, home: Home) -> tuple[str, list[os.stat_result]]:
+    """Take a checkpoint. Return its name, and the files of its parent images; its other images are small."""
+    name = new_name(session)
+    taken = session.checkpoint(name, tier="live", anew=True)
+    assert taken.degraded == []
+    images = home.path / "hot" / taken.capture / "images"
+    if write_tracking.is_supported():
+        assert sum(path.stat().st_size for path in images.glob("pages-*")) < LARGE_BYTES
+    return name, [path.stat() for path in (images / "parent").glob("pages-*")]
+
+
+def test_each_checkpoint_of_a_chain_has_the_memory_of_its_moment(home: Home, session: Session) -> None:
+    taken = [(checkpoint(session, home), {"first": ask(session, "report")})]
+    for word in ("change", "change_again", "report"):
+        state = {"first": ask(session, word)}
+        state["child"] = ask(session, "report", "child")
+        taken.append((checkpoint(session, home), state))
+    states = [state for _, state in taken]
+    assert states[0] != states[1] != states[2] == states[3]
+    if write_tracking.is_supported():
+        parents = [{file.st_ino for file in parent} for (_, parent), _ in taken]
+        assert all(parents[0] & parent for parent in parents)
+        assert max(file.st_size for file in taken[0][0][1]) > LARGE_BYTES / 2
+    stored = [name for (name, _), _ in taken[::2]]
+    for (name, _), state in taken:
+        if name in stored:
+            home.must("evict", name)
+        copy = restore_as(home, session, name, "fork")
+        assert {which: ask(copy, "report", which) for which in state} == state
+        copy.stop(discard=True)
+    assert {which: ask(session, "report", which) for which in states[-1]} == states[-1]
+
+
+@pytest.mark.soak(part="criu")
+def test_a_killed_daemon_or_another_program_makes_the_next_dump_whole(home: Home, session: Session) -> None:
+    daemon = home.must("daemon", "status", "--json").json()["pid"]
+    _, before = checkpoint(session, home)
+    states = [ask(session, "change")]
+    os.kill(daemon, signal.SIGKILL)
+    taken = [checkpoint(session, home)]
+    in_process(session, f"echo execute >{FOLDER}/first-ask; until [ -e {FOLDER}/executed ]; do sleep 0.02; done")
+    states.append(ask(session, "report"))
+    taken.append(checkpoint(session, home))
+    assert not {file.st_ino for file in before} & {file.st_ino for _, parent in taken for file in parent}
+    for (name, _), state in zip(taken, states, strict=True):
+        copy = restore_as(home, session, name, "fork")
+        assert ask(copy, "report") == state
+        copy.stop(discard=True)
