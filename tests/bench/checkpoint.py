@@ -7,13 +7,14 @@ and python3; the full sizes need 12 GB of disk. The area `forks` has the pause o
 import contextlib
 import os
 import select
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from tests.bench.frame import Figure, Sizes, above_floor_at_most, seconds_of, times_floor_at_most
-from tests.bench.ground import MB, Ground, open_ground, take
-from tests.bench.inside import Spinner, Writer, hold, write_files
+from tests.bench.frame import Figure, Sizes, above_floor_at_most, at_most, seconds_of, times_floor_at_most
+from tests.bench.ground import FROZEN, MB, Ground, open_ground, take
+from tests.bench.inside import Spinner, Writer, hold, hold_memory, write_files
 from tests.bench.load import BusyClients
 from waypoint.linux.storage import filesystem
 
@@ -33,6 +34,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
             _files_pause(ground),
             *_attached(ground, sizes),
             *_large(ground, sizes),
+            *_memory(ground, sizes),
         ]
 
 
@@ -181,3 +183,96 @@ class _Large:
         rates = self._writer.rates
         rates.append(rates.pop(0))
         return rates[-1]
+
+
+def _memory(ground: Ground, sizes: Sizes) -> list[Figure]:
+    """Checkpoints of a session with much memory: the first ones of a program, and later ones after which nothing was
+    written.
+    """
+    fresh = _Filled(ground, "fresh", (128 if sizes.quick else 1024) << 20)
+    kept = _Filled(ground, "kept", (128 if sizes.quick else 2048) << 20)
+    runs = 3 if sizes.quick else 6
+    return [
+        Figure(
+            f"pause, first checkpoint of {fresh.size >> 20} MiB of memory",
+            "ms",
+            fresh.pause_ms,
+            fresh.raw_ms,
+            FROZEN,
+            at_most(120, "ms"),
+            fresh.renew,
+            runs,
+        ),
+        Figure("write(2) of as many bytes", "ms", fresh.write_ms, max_runs=runs),
+        Figure(
+            f"pause, {kept.size >> 20} MiB of memory that has not changed",
+            "ms",
+            kept.pause_ms,
+            kept.raw_ms,
+            FROZEN,
+            at_most(150, "ms"),
+            kept.keep,
+            runs,
+        ),
+        Figure(
+            "new bytes of its images", "MB", kept.next_new_mb, aim=at_most(kept.size / MB / 100, "MB"), max_runs=runs
+        ),
+    ]
+
+
+class _Filled:
+    """A session with a program that has `size` bytes of memory, made when it is first needed."""
+
+    def __init__(self, ground: Ground, branch: str, size: int) -> None:
+        self._ground = ground
+        self._branch = branch
+        self.size = size
+        self._pid = 0
+        self._seen: set[int] = set()  # inodes of images
+        self._new_mb: list[float] = []
+
+    def renew(self) -> None:
+        """Let another program have the memory, and none of it be in a checkpoint."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            self._pid = hold_memory(self._ground.home, self._session, self.size)
+        else:
+            self.keep()
+
+    def keep(self) -> None:
+        """Have the program, and a checkpoint of it."""
+        if not self._pid:
+            self._session = self._ground.start(self._branch)
+            self._pid = hold_memory(self._ground.home, self._session, self.size)
+            self._spinner = Spinner(self._ground.home, self._session)
+            self.pause_ms()
+            self._new_mb.clear()
+
+    def pause_ms(self) -> float:
+        taken: list[str] = []
+
+        def checkpoint() -> str:
+            return self._session.checkpoint("again", tier="live", force=True, anew=True).capture
+
+        pause = self._spinner.gap_ms(lambda: taken.append(checkpoint()))
+        found = [path.stat() for path in (self._ground.home.path / "hot" / taken[0] / "images").rglob("*.img")]
+        self._new_mb.append(sum(file.st_size for file in found if file.st_ino not in self._seen) / MB)
+        self._seen.update(file.st_ino for file in found)
+        return pause
+
+    def next_new_mb(self) -> float:
+        """Return the next of the sizes that the previous figure has recorded."""
+        self._new_mb.append(self._new_mb.pop(0))
+        return self._new_mb[-1]
+
+    def write_ms(self) -> float:
+        """Write random bytes of the same size to a file beside the home."""
+        path, block = self._ground.home.path.parent / "written", os.urandom(1 << 20)
+        with path.open("wb", buffering=0) as file:
+            taken_ms = 1000 * seconds_of(lambda: [file.write(block) for _ in range(self.size >> 20)])
+        path.unlink()
+        return taken_ms
+
+    def raw_ms(self) -> float:
+        self.keep()
+        return self._ground.raw.dump(self._branch).frozen_ms

@@ -66,6 +66,16 @@ open("{folder}/held", "w").close()
 signal.pause()
 """
 
+_FILLED = """
+import mmap, os, signal
+held = mmap.mmap(-1, {size}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+block = os.urandom(1 << 20)
+for start in range(0, {size}, len(block)):
+    held[start:start + len(block)] = block
+open("{folder}/filled", "w").close()
+signal.pause()
+"""
+
 _DIRTY = """
 import os
 block = os.urandom({size})
@@ -134,6 +144,14 @@ def hold(home: Home, session: Session, call: str) -> None:
     session.exec(f"mkdir -p {_FOLDER}")
     _start(record_of(home, session.branch), session, *_PYTHON, _HOLDER.format(call=call, folder=_FOLDER))
     session.exec(f"until [ -e {_FOLDER}/held ]; do :; done")
+
+
+def hold_memory(home: Home, session: Session, size: int) -> int:
+    """Start a program that has `size` bytes of random memory. Return the host's pid of it."""
+    session.exec(f"mkdir -p {_FOLDER}; rm -f {_FOLDER}/filled")
+    pid = _start(record_of(home, session.branch), session, *_PYTHON, _FILLED.format(size=size, folder=_FOLDER))
+    session.exec(f"until [ -e {_FOLDER}/filled ]; do sleep 0.02; done")
+    return pid
 
 
 def start_server(home: Home, session: Session, kept: str, mib: int = 0) -> int:
