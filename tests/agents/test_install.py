@@ -77,10 +77,12 @@ def test_a_missing_agent_is_named(home: Home, tmp_path: Path) -> None:
     assert "there is no program codex in PATH" in refused.stderr
 
 
-def test_a_command_without_its_session_is_denied_and_not_run_on_the_machine(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_sent_to_its_session_is_denied_and_not_run_on_the_machine(tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("gitdir: /r/.git/worktrees/tree\n")
     event = {"hook_event_name": "PreToolUse", "cwd": str(tmp_path), "tool_input": {"command": "rm x"}}
+    odd = {"hook_event_name": "PreToolUse", "cwd": "/", "tool_input": ["rm x"]}  # no agent sends this today
     words = [sys.executable, "-I", str(HOOK), "/bin/false"]
     env = {"WAYPOINT_BRANCH": "work"}
-    done = subprocess.run(words, env=env, input=json.dumps(event), capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["hookSpecificOutput"]["permissionDecision"] == "deny"
+    for given in (json.dumps(event), json.dumps(odd), "{"):
+        done = subprocess.run(words, env=env, input=given, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["hookSpecificOutput"]["permissionDecision"] == "deny"

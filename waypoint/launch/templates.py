@@ -1,6 +1,6 @@
 """Templates: processes that have read the memory of a capture once, for restores that share its pages.
 
-A template is a CRIU with the big private areas of a capture's processes in its own memory (54-templates.patch of CRIU).
+A template is a CRIU with the big private areas of a capture's processes in its own memory (criu/patches/17).
 The CRIU of a restore is a child of the template, and moves these areas into the restored processes. So the kernel
 copies a page when a restored process writes to it, and no other page is copied. A restored process is complete when it
 runs: it needs neither the template nor the images. If a template has ended, the next restore is slower, and no more.

@@ -34,7 +34,18 @@ DESTROYS = re.compile(
 
 
 def main() -> int:
-    event = json.load(sys.stdin)
+    event: dict[str, Any] = {}
+    try:
+        event = json.load(sys.stdin)
+        return act(event)
+    except Exception as error:  # any status but 2 lets an agent run its command on the machine
+        if not os.environ.get("WAYPOINT_BRANCH"):
+            raise
+        said = f"waypoint: the hook failed: {error!r}\n"
+        return report(said) if event.get("hook_event_name") not in (None, "PreToolUse") else refuse(said)
+
+
+def act(event: dict[str, Any]) -> int:
     branch = os.environ.get("WAYPOINT_BRANCH")
     inside = os.path.exists(INSIDE)
     if not branch:
@@ -152,7 +163,7 @@ def answer(**fields: object) -> int:
 
 def refuse(failed: str) -> int:
     """Deny the command: after any other answer it would run on this machine."""
-    said = f"Waypoint: the command was not run, since its session cannot be started. {failed.strip()}"
+    said = f"Waypoint: the command was not run, because it would run on this machine. {failed.strip()}"
     return decide(permissionDecision="deny", permissionDecisionReason=said)
 
 
