@@ -23,13 +23,15 @@ def home(pauses: Pauses) -> Iterator[Home]:
     with open_home("repair") as home:
         home.must("daemon", "stop")
         home.must("shell", "-d", "main", "--user", "nobody", env=pauses.env)
-        home.must("exec", "--", f"{witness.ASK}; python3 {Path(witness.__file__)} /tmp >/tmp/witness.log 2>&1 &")
+        home.must(
+            "exec", "-b", "main", "--", f"{witness.ASK}; python3 {Path(witness.__file__)} /tmp >/tmp/witness.log 2>&1 &"
+        )
         wait_until(lambda: "memory" in ask(home, "look"), "the witness answers")
         yield home
 
 
 def ask(home: Home, word: str) -> str:
-    return home.must("exec", "--timeout", "5", "--", f"ask {word} 2>/dev/null").stdout
+    return home.must("exec", "-b", "main", "--timeout", "5", "--", f"ask {word} 2>/dev/null").stdout
 
 
 @pytest.mark.parametrize("also", [(), ("daemon",)], ids=["criu", "criu and daemon"])

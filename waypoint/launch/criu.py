@@ -102,11 +102,13 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
     wait_entered()
     program = _found(spec)
     if spec.from_template and (worker := _fork_from_template(spec, fds)):
-        procfs.set_oom_score(procfs.oom_score(), worker)  # the template's is another
-        for group in cgroups.twins(spec.mounts.cgroup):
-            cgroups.write(group, "cgroup.procs", str(worker))
-        announce(worker)
-        os._exit(0)
+        # A worker that was killed has read no request from CRIU's socket yet, so this process replaces it.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            procfs.set_oom_score(procfs.oom_score(), worker)  # the template's is another
+            for group in cgroups.twins(spec.mounts.cgroup):
+                cgroups.write(group, "cgroup.procs", str(worker))
+            announce(worker)
+            os._exit(0)
     _become(program, spec, fds[:_OWN_FDS], announce)
 
 
