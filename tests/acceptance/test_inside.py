@@ -113,7 +113,7 @@ def test_wrong_usage_inside_is_reported_with_its_code(home: Home, own: str) -> N
         for command, code, said in (
             ("nonsense", 2, "inside a session the commands are checkpoint, point, restore,"),
             ("", 2, "Usage: waypoint COMMAND"),
-            ("checkpoint", 2, "NAME is missing"),
+            ("restore", 2, "NAME is missing"),
             ("checkpoint a b", 2, "too many arguments"),
             ("checkpoint 'bad name'", 2, "only letters, digits"),
             ("checkpoint x --park", 2, "there is no such option"),
