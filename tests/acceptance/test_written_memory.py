@@ -89,3 +89,49 @@ def test_a_killed_daemon_or_another_program_makes_the_next_dump_whole(home: Home
         copy = restore_as(home, session, name, "fork")
         assert ask(copy, "report") == state
         copy.stop(discard=True)
+
+
+KINDS = {  # functions of memory_kinds.py, and whether their memory is copied before the pause; None: either
+    "plain": True,
+    "pieces": True,
+    "guards": True,
+    "grown": True,
+    "asynchronous": False,
+    "in_file": True,
+    "filtered": True,
+    "writing": None,
+    "poked": True,
+}
+
+
+@pytest.mark.soak(part="criu")
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_of_many_kinds_keep_all_their_memory(home: Home, person: Person, kind: str) -> None:
+    def ask(session: Session, word: str) -> str:
+        asking = f"echo {word} >{FOLDER}/{kind}-ask; cat {FOLDER}/{kind}-answer"
+        return in_process(session, f"timeout 60 sh -c '{asking}' || cat {FOLDER}/log")
+
+    with started(home, person.name) as session:
+        session.exec(f"mkdir {FOLDER}")
+        for name in ("memory_writer.py", "memory_kinds.py"):
+            program = Path(__file__).with_name(name).read_bytes()
+            session.run("sh", "-c", f"cat >{FOLDER}/{name}", stdin=program)
+        session.exec(f"python3 {FOLDER}/memory_kinds.py {kind} {FOLDER} </dev/null >{FOLDER}/log 2>&1 &")
+        in_process(session, f"until [ -e {FOLDER}/{kind}-ready -o -s {FOLDER}/log ]; do sleep 0.02; done")
+        assert in_process(session, f"cat {FOLDER}/log") == ""
+        taken = []
+        for word in ("report", "change", "change"):
+            state, name = ask(session, word), new_name(session)
+            capture = session.checkpoint(name, tier="live", anew=True)
+            assert capture.degraded == []
+            images = home.path / "hot" / capture.capture / "images"
+            taken.append((name, state, (images / "parent").exists()))
+        assert len({state for _, state, _ in taken}) > 1
+        if KINDS[kind] is not None and write_tracking.is_supported():
+            assert [is_copied for _, _, is_copied in taken] == [KINDS[kind]] * 3
+        for name, state, _ in taken:
+            copy = restore_as(home, session, name, "fork")
+            assert ask(copy, "report") == state
+            assert json.loads(ask(copy, "change"))
+            copy.stop(discard=True)
+        assert ask(session, "report") == taken[-1][1]

@@ -151,9 +151,11 @@ class CopiedMemory:
         for process in self._used:
             try:
                 process.look()
-            except OSError:
-                process.unwritten = []
-            if any(without(process.unwritten, process.copied)):
+                is_whole = not any(without(process.unwritten, process.copied))
+            except OSError as error:
+                log.warning("the written memory of %s cannot be read: %s", process.pid, error)
+                is_whole = False
+            if not is_whole:
                 process.forget()  # so that CRIU leaves out nothing
                 process.remove(self._folder)
 
@@ -207,8 +209,10 @@ class CopiedMemory:
             process.rests = max(0, process.rests - 1)
         if not processes or len(cgroups.threads(cgroup)) > _MOST_TASKS:
             return
+        for process in processes:
+            process.forget()  # pages that stayed protected, in mappings that are too small now, would not be copied
         with freeze():
-            _track(cgroup, [process for process in processes if process.tracker is None])
+            _track(cgroup, processes)
             tracked = [process for process in processes if process.tracker is not None]
             protected = [(process, _protected(process)) for process in tracked]
         for process, spans in protected:
