@@ -1,7 +1,10 @@
 """A template that cannot be started is no reason for a restore to fail: the CRIU of the restore starts as usual."""
 
 import contextlib
+import fcntl
 import os
+import resource
+import socket
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -9,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from waypoint.launch.templates import Templates
+from waypoint.launch.templates import Templates, _Template
 from waypoint.linux.calls import machine
 from waypoint.model.errors import StoreDamaged
 from waypoint.processes.criu.memory_plan import MemoryPlan
@@ -64,3 +67,29 @@ def test_a_template_is_not_started_when_memory_is_short(monkeypatch: pytest.Monk
         with templates.opened(cast("Any", held)) as fd:
             assert fd is None
     assert held.plans == 2, "it is tried again, as memory may be free then"
+
+
+def test_a_restore_that_fails_while_another_starts_the_template_does_not_disturb_it() -> None:
+    held = Held()
+    templates = Templates(cast("Any", SimpleNamespace(template=lambda *_: refuse)))
+
+    @contextlib.contextmanager
+    def memory_plan() -> Iterator[tuple[MemoryPlan, int]]:
+        templates.avoid(cast("Any", held.capture))
+        yield MemoryPlan(b"", 0), 0
+
+    held.memory_plan = memory_plan  # type: ignore[method-assign]
+    with templates.opened(cast("Any", held)) as fd:
+        assert fd is None
+
+
+def test_the_end_of_a_template_is_seen_at_any_descriptor() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 1024)) as high:
+        template = _Template(cast("Any", None), high)
+        assert not template.has_ended()
+        theirs.close()
+        assert template.has_ended()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

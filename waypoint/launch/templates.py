@@ -40,7 +40,9 @@ class _Template:
         self._process = process
 
     def has_ended(self) -> bool:
-        return bool(select.select([self.control], [], [], 0)[0])
+        poll = select.poll()  # select(2) refuses descriptors from 1024 on
+        poll.register(self.control, select.POLLIN)
+        return bool(poll.poll(0))
 
     def end(self) -> None:
         """Blocks until the process has ended."""
@@ -152,6 +154,7 @@ class Templates:
 
     def _end(self, keys: list[str]) -> None:
         with self._changed:
-            ended = [one for key in keys if (one := self._found.pop(key, None)) is not None]
+            ended = [one for key in keys if (one := self._found.get(key)) is not None]
+            self._found = {key: one for key, one in self._found.items() if one not in ended}
         for one in ended:
             one.end()
