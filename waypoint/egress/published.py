@@ -79,6 +79,7 @@ class _Guest:
     programs: list[_Program] = field(default_factory=list)
     target: Target | None = None
     said: str = ""  # why its ports are not forwarded
+    not_open: str = ""  # why a port of it could not be opened again
 
 
 class Publisher:
@@ -101,7 +102,7 @@ class Publisher:
     def why_not(self, session: str) -> str:
         """Why the ports of a session are not forwarded; "" if they are."""
         guest = self._guests.get(session)
-        return guest.said if guest is not None else ""
+        return guest.said or guest.not_open if guest is not None else ""
 
     def take(self, session: str, wanted: Iterable[Published], *, exactly: bool, privileged: bool) -> list[Published]:
         """Open the ports of a session that is being started. Return them with their numbers on the machine.
@@ -240,8 +241,10 @@ class Publisher:
             try:
                 program = await asyncio.get_running_loop().run_in_executor(self._thread, run)
             except OSError as error:
-                guest.said = error.strerror or str(error)
-                log.warning("the ports of the session on %s are not forwarded: %s", guest.target.branch, guest.said)
+                if pending in guest.programs:
+                    guest.programs.remove(pending)
+                if self._guests.get(session) is guest:  # else the session has ended
+                    self._retry(session, guest.target, error.strerror or str(error))
                 return
             guest.said = ""
             if self._guests.get(session) is not guest or pending not in guest.programs:
@@ -252,6 +255,13 @@ class Publisher:
             if pending in guest.programs:
                 guest.programs.remove(pending)
         self._note(guest)
+
+    def _retry(self, session: str, target: Target, said: str) -> None:
+        guest = self._guests[session]
+        if guest.said != said:
+            guest.said = said
+            log.warning("the ports of the session on %s are not forwarded: %s", target.branch, said)
+        asyncio.get_running_loop().call_later(RESTART_S, self._forward, session)
 
     def _watch(self, session: str, program: _Program) -> None:
         loop = asyncio.get_running_loop()
@@ -323,7 +333,7 @@ class Publisher:
             try:
                 guest.ports.append(self._open(one, target.session, exactly=True, privileged=True))
             except StateConflict as error:
-                guest.said = error.said
+                guest.not_open = error.said
                 log.warning("a port of the session on %s is not published any more: %s", target.branch, error.said)
 
 
