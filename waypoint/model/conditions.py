@@ -168,8 +168,8 @@ CONDITIONS: dict[str, Condition] = {
     ),
     "setting-lost": Condition(
         "{subject}: {detail}",
-        "A setting of a restored process, which CRIU's images lack, could not be made again. `detail`: its name, and "
-        "the kernel's reason.",
+        "A setting of a restored process, which CRIU's images lack, could not be kept or made again. `detail`: its "
+        "name, and the reason.",
         "Let the program make the setting again.",
     ),
     "hook-failed": Condition(

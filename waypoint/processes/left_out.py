@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from waypoint.linux.calls import libc, machine
 from waypoint.linux.net import socket_options, sockets
-from waypoint.linux.tasks import kcmp, pidfd, procfs, ptrace, settings, shared_memory
+from waypoint.linux.net.socket_options import Group
+from waypoint.linux.tasks import kcmp, namespaces, pidfd, procfs, ptrace, settings, shared_memory
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.records import LeftOut
 from waypoint.processes import narrow_limits
@@ -30,6 +31,7 @@ _TIMES = struct.Struct("=qqqq")  # struct itimerspec
 _LEFT = re.compile(rb"it_value: \((\d+), (\d+)\)")
 _INFO_BYTES = 400
 _CLOSED = (errno.EBADF, errno.ENOTSOCK)  # of a descriptor that was closed, and perhaps used again, before the dump
+_MOST_COMPARED = 10_000  # pairs of a socket and a multicast group, in all processes: 0.3 s
 _FAKEROOT = "faked"
 _SECOND_NS = 1_000_000_000
 
@@ -44,6 +46,27 @@ class Found(NamedTuple):
     timers: dict[tuple[int, int], int]
 
 
+class _Groups:
+    """The multicast groups that sockets may have joined. `skipped`: the processes with sockets that were not compared
+    with them, since a session may make as many of both as it likes.
+    """
+
+    def __init__(self) -> None:
+        self.skipped: dict[int, None] = {}
+        self._found: dict[int, list[Group]] = {}  # by network namespace
+        self._compared = 0
+
+    def of(self, pid: int) -> list[Group]:
+        network = os.stat(namespaces.path(pid, "net")).st_ino
+        if network not in self._found:
+            self._found[network] = socket_options.groups(pid)
+        self._compared += len(self._found[network])
+        if self._compared > _MOST_COMPARED:
+            self.skipped[pid] = None
+            return []
+        return self._found[network]
+
+
 def find(init: int, pids: Collection[int]) -> Found:
     """Look at the processes `pids` of a session, which run. `init`: its pid 1. Processes that have ended are skipped.
 
@@ -54,20 +77,28 @@ def find(init: int, pids: Collection[int]) -> Found:
     lost: list[Degradation] = []
     seen: dict[str, None] = {}  # the sockets
     timers: dict[tuple[int, int], int] = {}
+    groups = _Groups()
     for pid in pids:
         with contextlib.suppress(OSError):
             for tid, values in settings.differing(pid, procfs.threads(pid), usual).items():
-                inner = procfs.inner_pid(pid), procfs.inner_pid(tid)
-                kept += [LeftOut(*inner, name, value) for name, value in values.items()]
+                with contextlib.suppress(OSError):  # the thread has ended
+                    inner = procfs.inner_pid(pid), procfs.inner_pid(tid)
+                    kept += [LeftOut(*inner, name, value) for name, value in values.items()]
+        with contextlib.suppress(OSError):
             lost += _lost_by(init, pid)
+        with contextlib.suppress(OSError):
             for fd, path in procfs.open_files(pid).items():
                 if path == _TIMER_LINK:
                     timers[procfs.inner_pid(pid), fd] = time.time_ns() + _left_ns(pid, fd)
                 if path.startswith("socket:") and path not in seen:
                     seen[path] = None
                     with contextlib.suppress(OSError), sockets.take(pid, fd) as sock:
-                        kept += _of_socket(pid, fd, sock)
+                        kept += _of_socket(pid, fd, sock, groups)
                         lost += _lost_by_socket(pid, fd, sock)
+    for pid in groups.skipped:
+        with contextlib.suppress(OSError):
+            who = f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)})"
+            lost.append(degradation("setting-lost", who, "multicast groups: the session has too many"))
     return Found(kept, lost, timers)
 
 
@@ -170,10 +201,10 @@ def _left_ns(pid: int, fd: int) -> int:
     return int(match[1]) * _SECOND_NS + int(match[2]) if match else 0
 
 
-def _of_socket(pid: int, fd: int, sock: socket.socket) -> Iterator[LeftOut]:
+def _of_socket(pid: int, fd: int, sock: socket.socket, groups: _Groups) -> Iterator[LeftOut]:
     values = list(socket_options.differing(sock).items())
     if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type != socket.SOCK_STREAM:
-        for group in socket_options.groups(pid):
+        for group in groups.of(pid):
             if kept := socket_options.filter_of(sock, group):
                 values.append((f"{_GROUP} {group.level} {group.device}", kept))
     if values:

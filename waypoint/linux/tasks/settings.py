@@ -73,10 +73,15 @@ def own() -> dict[str, str]:
 
 
 def differing(pid: int, tids: Iterable[int], usual: dict[str, str]) -> dict[int, dict[str, str]]:
-    """By task of the process `pid`, the settings that differ from `usual`. A task that ends has no value of some."""
+    """By task of the process `pid`, the settings that differ from `usual`. A task that ends has no value of some. Tasks
+    that have ended are skipped.
+    """
     found = {}
     for tid in tids:
-        now = _read(tid, [name for name, one in SETTINGS.items() if one.is_own or tid == pid])
+        try:
+            now = _read(tid, [name for name, one in SETTINGS.items() if one.is_own or tid == pid])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
         if changed := {name: value for name, value in now.items() if value and value != usual[name]}:
             found[tid] = changed
     return found
