@@ -134,11 +134,10 @@ class Egress:
         # Looking up names and making a router may take seconds; by now the pid may be another process's.
         if not procfs.is_same(guest.pid, guest.start) or sockets.shares_network(guest.pid):
             raise ProcessLookupError(errno.ESRCH, "the session has ended")
-        pair = self._pairs.pop(session, None)
-        index = pair if pair is not None else netns.work_in(guest.pid, _index)
+        pair, index = self._pairs.pop(session, None), netns.work_in(guest.pid, _index)
         if index is None:
             router.attach(guest, host, opened)
-        elif pair is not None:
+        elif pair == index:  # else it was made for a first try to restore the session, and ended with it
             router.complete(guest, index, host, opened)
         elif opened is not None:
             router.tell_opened(guest, index, host, opened)
