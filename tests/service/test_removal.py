@@ -199,6 +199,7 @@ def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
         keeping=Keeping(-1.0, removal.NO_POLICY, 1 << 30, 1 << 30),
         undo_measured=None,
         storing=SimpleNamespace(due=list, store_now=lambda _: False),
+        sessions=SimpleNamespace(resources=SimpleNamespace(templates=SimpleNamespace(forget=lambda _: None))),
     )
 
 

@@ -4,7 +4,9 @@ import contextlib
 import fcntl
 import os
 import resource
+import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from waypoint.launch.templates import Templates, _Template
 from waypoint.linux.calls import machine
 from waypoint.model.errors import StoreDamaged
 from waypoint.processes.criu.memory_plan import MemoryPlan
-from waypoint.processes.criu.worker import spawn_here
+from waypoint.processes.criu.worker import CriuCommand, spawn_here
 
 LARGE = 256 << 20
 
@@ -67,6 +69,23 @@ def test_a_template_is_not_started_when_memory_is_short(monkeypatch: pytest.Monk
         with templates.opened(cast("Any", held)) as fd:
             assert fd is None
     assert held.plans == 2, "it is tried again, as memory may be free then"
+
+
+def test_the_template_of_a_removed_capture_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available_memory_bytes", machine.total_memory_bytes)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(command: CriuCommand) -> subprocess.Popen[bytes]:
+        code = f"import os, time; os.write({command.socket_fd}, b'+'); time.sleep(1000)"
+        started.append(subprocess.Popen([sys.executable, "-c", code], pass_fds=[command.socket_fd]))
+        return started[0]
+
+    templates, held = Templates(cast("Any", SimpleNamespace(template=lambda *_: spawn))), Held()
+    with templates.opened(cast("Any", held)) as fd:
+        assert fd is not None
+    assert started[0].poll() is None
+    templates.forget(cast("Any", held.capture))
+    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_a_restore_that_fails_while_another_starts_the_template_does_not_disturb_it() -> None:

@@ -79,6 +79,10 @@ class Templates:
             self._avoided.add(capture.id)
         self._end([capture.id])
 
+    def forget(self, capture: Capture) -> None:
+        """End the template of a capture that is being removed."""
+        self._end([capture.id])
+
     def close(self) -> None:
         """End all templates."""
         self._end(list(self._found))
