@@ -18,7 +18,7 @@ from waypoint.capture.captures import Captures
 from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sweeping import sweep
 from waypoint.linux.tasks import pauses
-from waypoint.model.errors import Failed, HostLacks
+from waypoint.model.errors import Failed, HostLacks, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture
 from waypoint.model.session_facts import StrangerFacts
@@ -160,6 +160,17 @@ class TestOnDisk:
             raise KeyError
         owner.sweep()
         assert not owner.is_there(made)
+
+    def test_the_files_of_a_capture_stay_if_the_store_cannot_bring_its_lost_images_back(self, owner: Owner) -> None:
+        made = owner.make()
+        images = owner.home / "hot" / made.id / "images"
+        images.rmdir()
+        images.symlink_to("../.memory/none")  # the machine has stopped
+        with owner.names.change("store") as change:
+            change.set_standing(made.id, msgspec.structs.replace(owner.names.standing(made.id), image="0" * 64))
+        with pytest.raises(WaypointError), owner.captures.hold(made):
+            pass
+        assert os.path.isdir(owner.pool.path(made.tree))
 
     def test_every_layer_has_a_size(self, owner: Owner) -> None:
         made = owner.make()

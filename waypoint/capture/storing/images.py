@@ -101,9 +101,7 @@ class Images:
         """Extract a capture from the store, unless it is hot, or the store does not have it."""
         with self.only_one(capture.id):
             image = self._names.standing(capture.id).image
-            if image is not None and self.is_hot(capture) and self._area.hot.is_lost(capture.id):
-                self._area.pool.remove(capture.tree)  # so that the whole capture is extracted
-            if image is not None and not self.is_hot(capture):
+            if image is not None and (not self.is_hot(capture) or self._area.hot.is_lost(capture.id)):
                 with self._writing():
                     self._recall(capture, image)
 
@@ -203,6 +201,8 @@ class Images:
             if (hot.folder / folder).exists():
                 hot.remove(capture.id)  # what a crash has left of it
                 os.rename(hot.folder / folder, hot.folder / capture.id)
+            if self.is_hot(capture):  # only its images were lost; its files stay if the store is damaged or locked
+                pool.remove(capture.tree)
             pool.snapshot(tree, capture.tree, sealed=True)
         finally:
             pool.remove(tree)
