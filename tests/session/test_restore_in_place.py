@@ -84,3 +84,11 @@ def test_processes_that_criu_refuses_after_the_answer_are_reported_as_lost(pausa
         said,
     ), said
     assert w.run("cat", "/srv/word").stdout == b"new\n"
+
+
+def test_a_limit_that_leaves_criu_no_room_is_kept(pausable: Home, w: Session) -> None:
+    """CRIU dumps such a process with another limit, so the capture must have noted the session's."""
+    w.exec("ulimit -S -n 16")
+    pausable.must("restore", "base", "-b", "w")
+    pausable.must("undo", "-b", "w")
+    assert w.exec("ulimit -Sn; echo $word").output == b"16\nnew\n"

@@ -114,8 +114,11 @@ class ProcessesPart(Part):
             self._start_criu()
 
     def _is_certain(self) -> bool:
+        processes = self.taking.subject.processes()
+        if self._removed or narrow_limits.find(processes):
+            return False
         with contextlib.suppress(OSError):  # a process has ended
-            return not self._removed and certain.is_dumped(self.taking.subject.processes(), self.taking.dumped)
+            return certain.is_dumped(processes, self.taking.dumped)
         return False
 
     def _start_criu(self) -> None:
