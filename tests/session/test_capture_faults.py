@@ -94,7 +94,10 @@ def test_a_transaction_passes_its_listed_steps(w: PausableHome, name: str) -> No
     transaction = TRANSACTIONS[name]
     transaction.prepare(w.home)
     passed = set()
-    with w.pauses.armed(*Step) as armed, w.home.background(*transaction.argv) as command:
+    with (
+        w.pauses.armed(*(step for step in Step if step not in MOVING)) as armed,
+        w.home.background(*transaction.argv) as command,
+    ):
         ended = os.pidfd_open(command.pid)
         while (step := armed.wait(or_end_of=ended)) is not None:
             passed.add(step)
@@ -137,6 +140,7 @@ def in_the_gate(case: Case) -> bool:
 def test_after_a_kill_at_any_step_the_old_or_the_new_state_exists(w: PausableHome, case: Case) -> None:
     transaction, client = TRANSACTIONS[case.transaction], w.client
     transaction.prepare(w.home)
+    ledger.check(w.home)  # a session that `prepare` has replaced is dumped later, and passes steps, too
     before = len(client.history.operations())
     with w.pauses.armed(case.step) as armed, w.home.background(*transaction.argv) as command:
         assert armed.wait() == case.step
@@ -167,7 +171,7 @@ def test_a_daemon_killed_in_the_middle_of_a_restore_of_files_leaves_them_as_befo
     choose, session = random.Random(5), w.client.session("w")
     make = "mkdir /srv/many; cd /srv/many; for i in $(seq 3000); do echo $i > $i; done; cd /"
     assert session.exec(make).exit == 0
-    look = "cd /srv/many; ls -A | wc -l; stat -c '%n %a %Y' * | sha256sum; cat * | sha256sum; ls /srv; cd /"
+    look = "cd /srv/many; ls -A | wc -l; stat -c '%n %a %Y' * | sha256sum; cat * | sha256sum; ls -d /srv/m*; cd /"
     wanted = session.exec(look).output
     session.checkpoint("many")
     change = "for i in $(seq 3000); do echo changed >> $i; done; rm 1*; chmod 600 2*; mkdir -p /srv/more/below"

@@ -139,7 +139,7 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     facts = [
         {
             **{name: getattr(one, name) for name in ("branch", "pid", "ms")},
-            **{name: getattr(one.session, name) for name in HEADINGS},
+            **{name: getattr(one.session, name) for name in (*HEADINGS, "ports")},
             "exit": None,
         }
         for one in made
