@@ -254,14 +254,17 @@ def test_limits_out_of_range_are_refused(home: Home) -> None:
 
 
 def test_limits_that_cannot_be_enforced_are_reported(home: Home) -> None:
-    """`shell`, the facts and `doctor` report exactly the limits that are not enforced."""
+    """`shell`, `fork`, the facts and `doctor` report exactly the limits that are not enforced."""
     usual = texts(begin(home, "told")["unlimited"])
     home.must("stop", "told", "--discard")
     done = home.must("shell", "told", "-d", "--user", "root", "--memory", "512M", "--pids", "100")
     asked = texts(facts(home, "told")["unlimited"])
-    home.must("stop", "told", "--discard")
+    limits = ("--memory", "512M", "--pids", "100")
+    forked = home.must("fork", "told", "told-1", "told-2", "--tier", "files", *limits)
+    home.must("stop", "told", "told-1", "told-2", "--discard")
     told = [line for line in done.stderr.splitlines() if line.startswith("limit: ")]
     assert told == [f"limit: {line}" for line in asked]
+    assert [line for line in forked.stderr.splitlines() if line.startswith("limit: ")] == told
     assert len(asked) <= len(usual)
     row = next(row for row in home.must("doctor", "--json").json() if row["capability"] == "limits of sessions")
     assert (row["state"] == "degraded") == bool(usual)

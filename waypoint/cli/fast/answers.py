@@ -59,7 +59,7 @@ def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, a
         warn("without its own user ids", [f"root in the session is root of the machine: {session['why_host_ids']}"])
     if session.get("why_no_seccomp"):
         warn("without a filter of system calls", [str(session["why_no_seccomp"])])
-    warn("limit", [text(one) for one in _items(session, "unlimited") if one.get("subject") in limits])
+    warn_unlimited([session], limits)
     if asked_network and session.get("no_way_out"):
         warn("without a connection to the outside", [str(session["no_way_out"])])
     if session.get("net") == "host":
@@ -67,6 +67,12 @@ def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, a
         warn("on the machine's network", [f"{said}; ping and ports below 1024 do not work in it"])
     warn_left_out(session, folder)
     warn_degraded(session)
+
+
+def warn_unlimited(sessions: "list[Facts]", limits: "list[str]") -> None:
+    """Report on stderr which requested `limits` the machine does not enforce for new sessions, or only partly."""
+    found = [text(one) for session in sessions for one in _items(session, "unlimited") if one.get("subject") in limits]
+    warn("limit", list(dict.fromkeys(found)))
 
 
 def note_ports(session: "Facts", branch: str = "") -> None:

@@ -9,6 +9,7 @@ from waypoint.cli.fast.answers import (
     session_of,
     warn_degraded,
     warn_left_out,
+    warn_unlimited,
 )
 from waypoint.cli.output import note, print_json, print_lines, warn_lines
 from waypoint.client.link import ask, quote_branch
@@ -128,6 +129,7 @@ def fork(given: "Given") -> int:
     made = forks_of(answer)
     forks = [_facts_of(one) for one in made]
     warn_degraded(*map(session_of, made))
+    warn_unlimited([session_of(one) for one in made], [name for name in LIMIT_BOUNDS if given[name] is not None])
     if not given.flag("json"):
         for one in made:
             note_ports(session_of(one), str(one["branch"]))
