@@ -40,7 +40,7 @@ def begin(home: Home) -> Session:
 
 def stop(home: Home, *options: str) -> None:
     """Stop the session while the disk is full, and check the error."""
-    done = home.cli("stop", "--files", "main", *options)
+    done = home.cli("stop", "main", *options)
     assert (done.code, done.stdout) == (125, "")
     assert "cannot record that the session has ended on branch main: " in done.stderr
     assert "No space left on device" in done.stderr
@@ -97,7 +97,7 @@ def test_an_end_on_a_full_disk_is_recorded_when_there_is_free_space(
 def test_a_request_records_a_pending_end_at_once(small_disk: Home) -> None:
     begin(small_disk)
     fill(small_disk)
-    stop(small_disk)
+    stop(small_disk, "--files")
     make_room(small_disk)
     assert Client(small_disk.path).start("main").exec("cat /srv/kept").output == b"precious\n"
     ledger.check(small_disk)
@@ -116,7 +116,7 @@ def test_a_discard_on_a_full_disk_is_completed_later(small_disk: Home) -> None:
 def test_the_next_daemon_records_a_pending_end(small_disk: Home) -> None:
     begin(small_disk)
     fill(small_disk)
-    stop(small_disk)
+    stop(small_disk, "--files")
     client = Client(small_disk.path)
     os.kill(client.status().pid, signal.SIGKILL)
     check_end_is_pending(small_disk)
