@@ -25,9 +25,10 @@ def test_an_error_is_one_json_value_with_its_parts(home: Home) -> None:
         "ps --nosuch": ("waypoint ps --nosuch", "there is no such option"),
         "attach nosuch": ("waypoint attach --json", "there is no such option"),  # stdout belongs to the session
         "exec --timeout nonsense": ("waypoint exec --timeout", "is not a number of seconds"),
-        "run": ("waypoint run --json", "there is no such option"),  # stdout belongs to the process
+        "run": ("waypoint run", "ARGV is missing"),
     }
     beside = {"stop": {"stopped": []}, "exec": {"exit": 2, "by": "waypoint", "ended": False, "output": ""}}
+    beside["run"] = {"exit": 2, "by": "waypoint", "ended": False, "stdout": "", "stderr": ""}
     for number, (words, (on, said)) in enumerate(errors.items()):
         before = ["--home", str(home.path)] if number % 2 else []
         done = home.cli(*before, *words.split(), "--json")
@@ -45,7 +46,7 @@ def test_json_may_be_given_before_the_verb(home: Home) -> None:
     for words in ("ps", "op log -n 1", f"--home {home.path} ps", "branch"):
         done = home.cli("--json", *words.split())
         assert (done.code, type(done.json())) == (0, list), done
-    for words in ("nosuch", "run -- true", "show nosuch"):
+    for words in ("nosuch", "attach nosuch", "show nosuch"):
         done = home.cli("--json", *words.split())
         assert (done.code, set(done.json()["error"])) == (2, PARTS), done
 

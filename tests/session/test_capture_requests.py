@@ -73,7 +73,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["checkpoint", "new", "-b", "taken"], 2, "is a checkpoint, not a branch"),
     (["checkpoint", "new", "-b", "dead"], 4, "no running session"),
     (["checkpoint", "new", "--tier", "best"], 2, "best"),
-    (["restore", "nosuch"], 2, "nothing has this name"),
+    (["restore", "taekn"], 2, "nothing has this name; did you mean taken?"),
     (["restore", "ffff"], 2, "nothing has this name"),
     (["restore", "taken", "--new", "dead"], 4, "branch of this name"),
     (["fork", "nosuch", "f1"], 2, "nothing has this name"),
@@ -91,7 +91,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["branch", "rename", "main", "other"], 4, "running session"),
     (["branch", "rename", "dead", "taken"], 4, "checkpoint of this name"),
     (["rm", "main"], 4, "running session"),
-    (["rm", "taken", "taekn"], 2, r"nothing has this name; did you mean taken\?"),
+    (["rm", "taken", "nosuch"], 2, "nothing has this name"),
     (["undo", "9999"], 2, "9999"),
 ]
 

@@ -159,8 +159,8 @@ def _print_help(verb: "Verb", fd: int = 1) -> None:
 
 
 def _fail(argv: list[str], error: WaypointError) -> int:
-    """Like `output.fail`. With `exec --json` the value also has the fields that every result of `exec --json` has
-    (exec_json.py).
+    """Like `output.fail`. With `exec --json` and `run --json` the value also has the fields that every result of them
+    has (exec_json.py).
     """
     from waypoint.model.verbs import table
 
@@ -168,9 +168,14 @@ def _fail(argv: list[str], error: WaypointError) -> int:
         verb, words = table.find(argv)
     except WaypointError:  # an unknown verb
         verb, words = None, argv
-    is_exec = verb is not None and verb.name == "exec"
-    beside: dict[str, object] = {"exit": error.exit_code, "by": "waypoint", "ended": False, "output": ""}
-    return fail(error, as_json=asks_for_json(verb, words), beside=beside if is_exec else None)
+    streams = {"exec": ("output",), "run": ("stdout", "stderr")}.get(verb.name if verb is not None else "", ())
+    beside: dict[str, object] = {
+        "exit": error.exit_code,
+        "by": "waypoint",
+        "ended": False,
+        **dict.fromkeys(streams, ""),
+    }
+    return fail(error, as_json=asks_for_json(verb, words), beside=beside if streams else None)
 
 
 def _occupy_standard_streams() -> None:

@@ -139,10 +139,10 @@ def stand_by(spec: CriuAhead, fds: list[int], announce: Announce) -> None:
     os.umask(0o022)
     _make_private()
     namespaces.join_new_session_keyring()
-    program = _found(spec)
     own = namespaces.open_own("mnt")
     namespaces.unshare(namespaces.CLONE_NEWNS)
     mounts.bind(spec.run, _RUN)
+    program = _found(spec)  # hides the mounts below /tmp, where the home may be, from CRIU only
     criu_mounts = namespaces.open_own("mnt")
     wait_entered()
     criu = _spawn(program, spec, fds[:_OWN_FDS])

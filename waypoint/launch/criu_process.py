@@ -100,8 +100,11 @@ class _Beginning:
         """
         try:
             started = self._starting.result()
-            socket.send_fds(self._orders, [msgspec.json.encode(order)], fds_for_ids(order.mounts))
-            text = self._orders.recv(MAX_REQUEST_BYTES)
+            try:
+                socket.send_fds(self._orders, [msgspec.json.encode(order)], fds_for_ids(order.mounts))
+                text = self._orders.recv(MAX_REQUEST_BYTES)
+            except (BrokenPipeError, ConnectionResetError):  # the task was killed
+                text = b""
             if not text:
                 raise died()
             answer = msgspec.json.decode(text, type=LaunchAnswer)

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from typing import NamedTuple
 
 _FEATURE_LINES = ("flags", "Features")  # on x86 and on arm
@@ -33,6 +34,12 @@ def cpu() -> Cpu:
 def kernel_release() -> str:
     """The kernel's release, such as `6.8.0-45-generic`."""
     return os.uname().release
+
+
+def kernel_version() -> tuple[int, ...]:
+    """The numbers at the beginning of the kernel's release, such as (6, 8, 0)."""
+    found = re.match(r"\d+(\.\d+)*", kernel_release())
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def architecture() -> str:

@@ -44,7 +44,7 @@ def check_descriptors(sessions: int) -> None:
     if needed > free:
         said = f"the daemon needs {needed} descriptors for them, and its limit of open files leaves {max(0, free)}"
         next_step = "end other sessions, or raise that limit (ulimit -Hn) and run 'waypoint daemon stop'"
-        raise StateConflict("start", f"{sessions} more sessions", said, next_step, code="too-many-sessions")
+        raise StateConflict("start", f"more sessions ({sessions})", said, next_step, code="too-many-sessions")
 
 
 def _check_watched(origin: Capture, layer: ProcessesLayer, copies: int, whose: str) -> None:
