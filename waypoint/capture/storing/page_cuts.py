@@ -73,9 +73,12 @@ class PageCuts:
 
 
 def _maps_in(images: str, folder: bytes) -> Iterator[tuple[bytes, tuple[bytes, list[_Run]]]]:
-    """By the path of each file of pages in `folder`, the path and the content of its map."""
+    """By the path of each file of pages in `folder`, the path and the content of its map. `images` itself may be a
+    link, to the images in memory.
+    """
     place = os.path.join(os.fsencode(images), folder)
-    for name in os.listdir(place) if os.path.isdir(place) and not os.path.islink(place.rstrip(b"/")) else ():
+    is_link = folder and os.path.islink(place.rstrip(b"/"))
+    for name in os.listdir(place) if os.path.isdir(place) and not is_link else ():
         if name.startswith(b"pagemap-") and name.endswith(b".img"):
             with open(os.path.join(place, name), "rb") as file:
                 pages, runs = _parse(file.read(), name)
