@@ -42,8 +42,13 @@ class FolderOfTrees:
             return tuple(sorted(entry.name for entry in found if not entry.name.startswith(".")))
 
     def usage(self, name: str, limit_s: float | None = None) -> int:
-        with self._tree("measure the upper tree", name) as path:
-            return filesystem.used_bytes(path, limit_s)
+        tried = "measure the upper tree"
+        try:
+            with self._tree(tried, name) as path:
+                return filesystem.used_bytes(path, limit_s)
+        except Failed:
+            self._existing(tried, name)  # raises if the tree has been removed meanwhile
+            raise
 
     def measure(self, names: Iterable[str], limit_s: float | None = None) -> PoolUsage:
         trees, failed = dict[str, Shares](), dict[str, Failed]()
