@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from waypoint.capture.captures import Captures
 from waypoint.linux.tasks import pauses
-from waypoint.model.errors import UnknownName, WaypointError
+from waypoint.model.errors import Failed, UnknownName, WaypointError
 from waypoint.model.records import Capture
 from waypoint.service.storing import Storing
 
@@ -78,7 +78,9 @@ class Moving:
             self._timer = self._loop.call_later(_BUSY_S, self._begin)
 
     def _plan_again(self, done: Future[float | None]) -> None:
-        wait_s = done.result()
+        if (error := done.exception()) is not None:
+            log.error("the captures in memory could not be listed", exc_info=error)
+        wait_s = _AGAIN_S if error is not None else done.result()
         if wait_s is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._begin_in, wait_s)
@@ -104,6 +106,11 @@ class Moving:
                 log.warning("capture %s stays in memory: %s", capture.id[:12], str(error).replace("\n", ";"))
                 again.append(_AGAIN_S)
                 problem = error
+            except Exception as error:  # a bug, which must not keep the other captures in memory
+                log.exception("capture %s stays in memory", capture.id[:12])
+                again.append(_AGAIN_S)
+                next_step = "see 'waypoint daemon logs'"
+                problem = Failed("move to the disk", f"capture {capture.id[:12]}", repr(error), next_step)
         self.problem = problem
         return min(again, default=None)
 
