@@ -32,6 +32,7 @@ _LEFT = re.compile(rb"it_value: \((\d+), (\d+)\)")
 _INFO_BYTES = 400
 _CLOSED = (errno.EBADF, errno.ENOTSOCK)  # of a descriptor that was closed, and perhaps used again, before the dump
 _MOST_COMPARED = 10_000  # pairs of a socket and a multicast group, in all processes: 0.3 s
+_MOST_SOCKETS = 4096  # in all processes: 0.2 s
 _FAKEROOT = "faked"
 _SECOND_NS = 1_000_000_000
 
@@ -78,6 +79,7 @@ def find(init: int, pids: Collection[int]) -> Found:
     seen: dict[str, None] = {}  # the sockets
     timers: dict[tuple[int, int], int] = {}
     groups = _Groups()
+    unseen: dict[int, None] = {}  # the processes with sockets that were not looked at
     for pid in pids:
         with contextlib.suppress(OSError):
             for tid, values in settings.differing(pid, procfs.threads(pid), usual).items():
@@ -91,14 +93,18 @@ def find(init: int, pids: Collection[int]) -> Found:
                 if path == _TIMER_LINK:
                     timers[procfs.inner_pid(pid), fd] = time.time_ns() + _left_ns(pid, fd)
                 if path.startswith("socket:") and path not in seen:
+                    if len(seen) == _MOST_SOCKETS:
+                        unseen[pid] = None
+                        continue
                     seen[path] = None
                     with contextlib.suppress(OSError), sockets.take(pid, fd) as sock:
                         kept += _of_socket(pid, fd, sock, groups)
                         lost += _lost_by_socket(pid, fd, sock)
-    for pid in groups.skipped:
-        with contextlib.suppress(OSError):
-            who = f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)})"
-            lost.append(degradation("setting-lost", who, "multicast groups: the session has too many"))
+    for skipped, what in ((groups.skipped, "multicast groups"), (unseen, "options of sockets")):
+        for pid in skipped:
+            with contextlib.suppress(OSError):
+                who = f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)})"
+                lost.append(degradation("setting-lost", who, f"{what}: the session has too many"))
     return Found(kept, lost, timers)
 
 
