@@ -49,6 +49,10 @@ def own_kib(session: Session) -> int:
     return sum(int(line.split()[1]) for line in said.splitlines() if line.startswith("Private_"))
 
 
+def niceness(session: Session) -> str:
+    return in_process(session, "cut -d' ' -f19 /proc/$(cat /tmp/large.pid)/stat").strip()
+
+
 def templates(home: Home) -> list[int]:
     """The pids of the templates of the home."""
     ends = f"\0{TEMPLATE_PLAN_FD}\0{TEMPLATE_IMAGES_FD}\0".encode()
@@ -77,6 +81,7 @@ def test_large_forks_share_memory_until_they_write(home: Home, person: Person) -
         before = ask(session, "digest")
         one, other = (restore_as(home, session, checkpoint, "fork") for _ in range(2))
         assert max(own_kib(fork) for fork in (one, other)) < FEW_KIB
+        assert {niceness(one), niceness(session)} == {"0"}, "the template's priority"
         assert ask(one, "write abc") != ask(other, "read")
         assert ask(one, "digest") != before
         for act, said in {"digest": before, "child": before, "drop": "zeros", "run": "42", "read": ""}.items():

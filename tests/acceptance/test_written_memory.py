@@ -74,6 +74,25 @@ def test_each_checkpoint_of_a_chain_has_the_memory_of_its_moment(home: Home, ses
     assert {which: ask(session, "report", which) for which in states[-1]} == states[-1]
 
 
+@pytest.mark.parametrize("answers", ["first", "last"])
+def test_a_replaced_session_shares_the_memory_of_its_last_checkpoint(
+    home: Home, session: Session, answers: str
+) -> None:
+    """CRIU dumps it before the restore answers if it has a removed file open, otherwise after that."""
+    first, before = checkpoint(session, home)
+    if answers == "last":
+        session.exec(f"exec 9<>{FOLDER}/gone; rm {FOLDER}/gone")
+    state = ask(session, "change_again")
+    replaced = session.restore(first).replaced
+    assert replaced is not None
+    home.must("undo", "-b", session.branch)
+    assert ask(session, "report") == state
+    images = home.path / "hot" / replaced["capture"] / "images"
+    if write_tracking.is_supported():
+        assert {file.st_ino for file in before} & {path.stat().st_ino for path in (images / "parent").glob("pages-*")}
+        assert sum(path.stat().st_size for path in images.glob("pages-*")) < LARGE_BYTES
+
+
 @pytest.mark.soak(part="criu")
 def test_a_killed_daemon_or_another_program_makes_the_next_dump_whole(home: Home, session: Session) -> None:
     daemon = home.must("daemon", "status", "--json").json()["pid"]

@@ -222,7 +222,21 @@ def _memory(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
         max_runs=1,
     )
     yield pause(", its first", lambda: take(server.session), times_floor_at_most(1), lambda: server.restart(mib))
+    yield from _restores_in_place(server, mib, raw_ms)
     server.end()
+
+
+def _restores_in_place(server: "Server", mib: int, raw_ms: Callable[[], float]) -> Iterator[Figure]:
+    """CRIU dumps the replaced session before the answer, since it has a server. If the session has a checkpoint, its
+    memory is copied already.
+    """
+
+    def checkpoint() -> None:
+        take(server.session)
+
+    what = f"restore in place of {mib} MiB"
+    for name, before in ((f"{what}, just after a checkpoint", checkpoint), (f"{what}, no checkpoint", server.restore)):
+        yield Figure(name, "ms", lambda: _ms(server.restore), raw_ms, RESTORED, None, before, FEW_RUNS)
 
 
 class Server:
@@ -255,6 +269,12 @@ class Server:
         if said != [f"{self._kept} {number}" for number in range(count)]:
             raise RuntimeError(f"the forks answered {said}")
         return taken_ms
+
+    def restore(self) -> None:
+        """Restore the capture in place, and let the server answer."""
+        self.session.restore(f"of-{self.branch}")
+        if (said := ask_server(self.session, 0)) != f"{self._kept} 0":
+            raise RuntimeError(f"the restored server answered {said}")
 
     def touch_forks(self) -> None:
         """Let the server of each fork read all of its memory."""

@@ -240,7 +240,7 @@ class Captures:
         """Wait for the work that no answer has waited for, and record what the capture lacks because this failed.
         Returns the record.
         """
-        capture = self._settled(capture)
+        capture = self.settled(capture)
         future = self._unfinished.pop(capture.id, None)
         lacking = future.result() if future is not None else base_files.lost(self._area, capture)
         if not lacking:
@@ -265,7 +265,8 @@ class Captures:
         except HostLacks as error:
             return without_processes(capture, "no-criu", error.said)
         criu = Criu(program.path, self._spawn_beside(facts.init_pid, is_urgent=False))
-        return dump(self._area, capture, FrozenSession(facts), program, criu)
+        copied = self._copies_of(facts.cgroup) if program.key else None
+        return dump(self._area, capture, FrozenSession(facts, copied), program, criu)
 
     def note_dumped(self, capture_id: str) -> None:
         """The capture is complete, or will be dropped."""
@@ -276,7 +277,7 @@ class Captures:
             event.set()
             self._let_go(capture_id)
 
-    def _settled(self, capture: Capture) -> Capture:
+    def settled(self, capture: Capture) -> Capture:
         """Wait until CRIU has dumped the processes of the capture. Returns its complete record."""
         if not is_awaited(capture):
             return capture
@@ -326,7 +327,7 @@ class Captures:
         extracted first. Raises UnknownName if it is removed already.
         """
         with self._kept(capture):
-            capture = self._settled(capture)
+            capture = self.settled(capture)
             self.images.make_hot(capture)
             self._area.hot.note_use(capture.id)
             yield HeldCapture(self._area, capture, self._find_criu, self.images)

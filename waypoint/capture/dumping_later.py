@@ -23,6 +23,7 @@ from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.model.records import Capture, Layers, ProcessesLayer, Tier, layers_of
 from waypoint.processes import tcp_repair
+from waypoint.processes.copied_memory import CopiedMemory
 from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 
@@ -30,9 +31,12 @@ log = logging.getLogger(__name__)
 
 
 class FrozenSession(NamedTuple):
-    """A session that stays frozen: all that its dump needs of a Subject."""
+    """A session that stays frozen: all that its dump needs of a Subject. `copied`: copies of its memory, of which the
+    first try uses those that are present.
+    """
 
     facts: SubjectFacts
+    copied: CopiedMemory | None = None
 
     def processes(self) -> list[int]:
         return cgroups.members(self.facts.cgroup)
@@ -90,7 +94,13 @@ def _attempt(
     area: Area, capture: Capture, session: FrozenSession, program: CriuProgram, criu: Criu, log_level: int
 ) -> Completion:
     tcp_repair.end(session.processes())  # an earlier CRIU may have been killed
-    area.hot.renew_images(capture.id, to_disk=log_level == EVERYTHING)  # memory may be full
+    copied = session.copied if log_level == ERRORS_ONLY else None
+    if copied is not None and not copied.is_current(session.facts.cgroup):
+        copied = None
+    # The copies are on the disk. At the second try, memory may be full.
+    area.hot.renew_images(capture.id, to_disk=copied is not None or log_level == EVERYTHING)
+    if copied is not None and not copied.prepare(session.facts.cgroup, area.hot.copied(capture.id), None):
+        copied = None
     with ThreadPoolExecutor(1) as executor, contextlib.ExitStack() as cancelling:
         taking = Taking(
             capture_id=capture.id,
@@ -100,6 +110,7 @@ def _attempt(
             executor=executor,
             program=program,
             criu=criu,
+            copied=copied,
             log_level=log_level,
         )
         part = PROCESSES.part(taking)

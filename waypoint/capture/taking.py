@@ -12,7 +12,8 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from waypoint.capture.layers.layer import Area, Taking
+from waypoint.capture.layers.layer import Area, CaptureOptions, Taking
+from waypoint.capture.layers.processes import will_wait
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.pause import Pause
@@ -168,7 +169,8 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
     layers = [layer for layer in LAYERS if tier in layer.tiers]
     if copied is not None:
         target = taking.area.hot.copied(taking.capture_id)
-        copied = copied if copied.prepare(facts.cgroup, target, lambda: _frozen(pause)) else None
+        freeze = (lambda: _frozen(pause)) if _goes_on(options) else None
+        copied = copied if copied.prepare(facts.cgroup, target, freeze) else None
     # `moving` has the calls that let the session continue. Each is made even if an earlier one raises.
     with contextlib.ExitStack() as moving:
         moving.callback(taking.subject.go_on)
@@ -231,12 +233,20 @@ def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_O
 
 
 def _copies(taking: Taking) -> CopiedMemory | None:
-    """What copies the memory before the pause. None if the dump is to have all memory: there is little, or the session
-    ends, so that no program waits for the end of the pause. A second try does without, too.
+    """What copies the memory before the pause. None if the dump is to have all memory: there is little; or the session
+    ends, so that no program waits for the end of the pause, and there is no present copy, or CRIU dumps the session
+    later. A second try does without, too.
     """
-    copied, options = taking.copied, taking.options
-    is_paused = options.goes_on or not options.keep_frozen
-    return copied if copied is not None and is_paused and copied.is_useful(taking.subject.facts.cgroup) else None
+    copied, cgroup = taking.copied, taking.subject.facts.cgroup
+    if copied is None or not copied.is_useful(cgroup):
+        return None
+    if not _goes_on(taking.options) and (not copied.is_current(cgroup) or will_wait(taking)):
+        return None
+    return copied
+
+
+def _goes_on(options: CaptureOptions) -> bool:
+    return options.goes_on or not options.keep_frozen
 
 
 @contextlib.contextmanager

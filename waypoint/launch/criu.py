@@ -40,7 +40,7 @@ APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
 """The folder, as CRIU sees it, that contains the session's mounts from outside (externals.py)."""
 _HIGH_FD = 64  # above the descriptors that CRIU gets
-_NICE = -15  # priority of a CRIU that dumps a session that somebody waits for: it is frozen during the dump
+_NICE = -15  # priority of a CRIU for which somebody waits: its session is frozen, or it reads memory for a restore
 
 _TEMPLATE_S = 30.0  # how long a template may take to fork: it copies the page tables of its memory
 _PID = struct.Struct("=i")
@@ -61,8 +61,7 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
     with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE
         procfs.set_oom_score(-1000)
     if spec.is_urgent:
-        with contextlib.suppress(PermissionError):  # without CAP_SYS_NICE
-            os.nice(_NICE)
+        _hurry()
     session = os.pidfd_open(spec.pid)
     _make_private()
     mounts.bind(spec.run, _RUN)
@@ -77,6 +76,7 @@ def become_template(spec: CriuTemplate, fds: list[int], announce: Announce) -> N
     namespaces.set_death_signal(signal.SIGKILL)
     os.umask(0o022)
     procfs.set_oom_score(1000)  # nothing is lost with it
+    _hurry()  # a restore waits for it; `_fork_from_template` gives the restored processes their own priority
     hard_limits.raise_own(spec.hard_limits)
     _make_private()
     mounts.bind(spec.run, _RUN)
@@ -105,6 +105,7 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
         # A worker that was killed has read no request from CRIU's socket yet, so this process replaces it.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             procfs.set_oom_score(procfs.oom_score(), worker)  # the template's is another
+            os.setpriority(os.PRIO_PROCESS, worker, os.getpriority(os.PRIO_PROCESS, 0))
             for group in cgroups.twins(spec.mounts.cgroup):
                 cgroups.write(group, "cgroup.procs", str(worker))
             announce(worker)
@@ -206,6 +207,11 @@ def _become(program: str, spec: CriuBeside | CriuInto | CriuTemplate, fds: list[
     except OSError as error:
         os.write(2, f"{spec.argv[0]}: {error.strerror}\n".encode())
         os._exit(127)
+
+
+def _hurry() -> None:
+    with contextlib.suppress(PermissionError):  # without CAP_SYS_NICE
+        os.nice(_NICE)
 
 
 def _make_private() -> None:

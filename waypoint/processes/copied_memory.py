@@ -123,12 +123,16 @@ class CopiedMemory:
         """Whether the session has large processes."""
         return write_tracking.is_supported() and bool(self._large_processes(cgroups.members(cgroup)))
 
-    def prepare(self, cgroup: str, folder: Path, freeze: Freeze) -> bool:
+    def is_current(self, cgroup: str) -> bool:
+        """Whether `prepare` could use a present copy of one of the session's processes again."""
+        return any(_is_current(process) for process in self._large_processes(cgroups.members(cgroup)))
+
+    def prepare(self, cgroup: str, folder: Path, freeze: Freeze | None) -> bool:
         """Make parent images of the large processes in the new folder `folder`. Return False if there are none: then
         nothing must be left out of the dump.
 
-        `freeze`: freezes the session in a `with` block, in a state in which its tasks can be traced. Raises OSError if
-        the disk is full, and what `freeze` raises.
+        `freeze`: freezes the session in a `with` block, in a state in which its tasks can be traced; None: only present
+        copies are used. Raises OSError if the disk is full, and what `freeze` raises.
         """
         self._used, self._folder = [], folder
         large = self._large_processes(cgroups.members(cgroup))
@@ -136,7 +140,8 @@ class CopiedMemory:
         stale: list[_Process] = []
         for process in large:
             (self._used if self._link(process) else stale).append(process)
-        self._copy(cgroup, stale, freeze)
+        if freeze is not None:
+            self._copy(cgroup, stale, freeze)
         for process in self._processes.values():
             if process not in self._used:
                 process.forget()
@@ -188,13 +193,9 @@ class CopiedMemory:
 
     def _link(self, process: _Process) -> bool:
         """Use the present copy again. Returns False if too much has been written since, or there is none."""
+        if not _is_current(process):
+            return False
         try:
-            unwritten = process.look()
-            written = procfs.own_bytes(process.pid) - unwritten
-            if not unwritten:  # perhaps the process has executed another program
-                process.forget()
-            if not process.copied or written > max(_PROCESS_BYTES, _bytes_of(process.copied) // _WRITTEN_PART):
-                return False
             for name in process.names():
                 os.link(process.holder / name, self._folder / name)
         except OSError as error:
@@ -223,6 +224,19 @@ class CopiedMemory:
                 log.info("process %s writes its memory faster than it is copied", process.pid)
                 process.rests = _RESTS
                 process.remove(self._folder)
+
+
+def _is_current(process: _Process) -> bool:
+    """Whether there is a copy of the process, and little has been written since."""
+    try:
+        unwritten = process.look()
+        written = procfs.own_bytes(process.pid) - unwritten
+    except OSError as error:
+        log.info("the copy of the memory of %s is lost: %s", process.pid, error)
+        return False
+    if not unwritten:  # perhaps the process has executed another program
+        process.forget()
+    return bool(process.copied) and written <= max(_PROCESS_BYTES, _bytes_of(process.copied) // _WRITTEN_PART)
 
 
 def _bytes_of(spans: Collection[Span]) -> int:

@@ -81,7 +81,8 @@ class Hot:
         """
         images = self.images(capture_id)
         shutil.rmtree(images.resolve(), ignore_errors=True)
-        shutil.rmtree(self.base(capture_id), ignore_errors=True)
+        for folder in (self.base(capture_id), self.copied(capture_id)):
+            shutil.rmtree(folder, ignore_errors=True)
         if to_disk and images.is_symlink():
             images.unlink()
         files.make_folder(str(images.resolve()), 0o711)

@@ -109,17 +109,9 @@ class ProcessesPart(Part):
         self._work_fd = self._open.enter_context(open_folder(taking.area.hot.work(taking.capture_id)))
         self._images_fd = self._open.enter_context(open_folder(images))
         add_names(self._work_fd, self._watches.take_new())
-        self._is_later = can_wait(taking) and self._is_certain()
+        self._is_later = taking.copied is None and can_wait(taking) and _is_certain(taking, self._removed)
         if not self._is_later:
             self._start_criu()
-
-    def _is_certain(self) -> bool:
-        processes = self.taking.subject.processes()
-        if self._removed or narrow_limits.find(processes):
-            return False
-        with contextlib.suppress(OSError):  # a process has ended
-            return certain.is_dumped(processes, self.taking.dumped)
-        return False
 
     def _start_criu(self) -> None:
         taking = self.taking
@@ -154,7 +146,7 @@ class ProcessesPart(Part):
     def begin(self) -> None:
         assert self._watches is not None
         processes = self.taking.subject.processes()
-        if self._is_later and not self._is_certain():  # it has changed since `prepare`
+        if self._is_later and not _is_certain(self.taking, self._removed):  # it has changed since `prepare`
             self._is_later = False
             self._start_criu()
             self._wait_ready()
@@ -312,6 +304,20 @@ def can_wait(taking: Taking) -> bool:
     """
     is_own = taking.program is not None and bool(taking.program.key)
     return taking.options.dump_later and is_own and locks.can_take()
+
+
+def will_wait(taking: Taking) -> bool:
+    """Whether CRIU would dump the session, as it is now, after `take` has returned."""
+    return can_wait(taking) and _is_certain(taking, _find_removed(taking.subject))
+
+
+def _is_certain(taking: Taking, removed: Collection[RemovedFolder]) -> bool:
+    processes = taking.subject.processes()
+    if removed or narrow_limits.find(processes):
+        return False
+    with contextlib.suppress(OSError):  # a process has ended
+        return certain.is_dumped(processes, taking.dumped)
+    return False
 
 
 def _estimate(subject: Subject) -> int:
