@@ -86,6 +86,19 @@ def test_processes_that_criu_refuses_after_the_answer_are_reported_as_lost(pausa
     assert w.run("cat", "/srv/word").stdout == b"new\n"
 
 
+def test_a_fork_of_a_session_that_criu_refuses_after_the_answer_has_its_files(pausable: Home, w: Session) -> None:
+    w.run("sh", "-c", "cat > /srv/restricting.py", stdin=RESTRICTING.read_bytes())
+    w.exec("python3 -c 'import time; time.sleep(1000)' & :")
+    w.checkpoint("with-python", force=True)
+    w.exec("python3 /srv/restricting.py mseal & until [ -d /srv/on ]; do sleep 0.02; done")
+    replaced = w.restore("base").replaced
+    assert replaced is not None
+    (copy,) = Client(pausable.path).fork(replaced["capture"], "w-copy")
+    assert copy.run("cat", "/srv/word").stdout == b"new\n"
+    copy.stop(discard=True)
+    ledger.check(pausable)
+
+
 def test_a_limit_that_leaves_criu_no_room_is_kept(pausable: Home, w: Session) -> None:
     """CRIU dumps such a process with another limit, so the capture must have noted the session's."""
     w.exec("ulimit -S -n 16")

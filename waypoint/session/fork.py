@@ -60,6 +60,7 @@ async def fork(
             await asyncio.to_thread(restricted, sessions.resources, live.record.row.setting)
         required: Tier | None = "live" if wish.tier == "live" else None
         origin = await capture_tip(sessions, name, "forked", prepare, required) or names.resolve(name)
+        origin = await asyncio.to_thread(sessions.resources.captures.settled, origin)
         check_origin(sessions.resources, origin.setting.user, "fork", name)
         births = await asyncio.to_thread(_plan, sessions.resources, origin, branches, wish)
         return await bring_up(sessions, births, "fork", wish.failures), origin

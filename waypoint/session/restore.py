@@ -93,6 +93,7 @@ async def restore(
         _check_rights(sessions.resources, branch, name, origin)
         live = await sessions.settled(branch)
         resources = sessions.resources
+        origin = await asyncio.to_thread(resources.captures.settled, origin)
         chosen = await asyncio.to_thread(choose, resources, origin, tier)
         birth = (await _plan(resources, branch, origin, chosen))._replace(attach_at=attach_at)
         if live is None:

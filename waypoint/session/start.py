@@ -63,6 +63,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             check_owner(on, origin.setting.user, asker, command, is_live=False)
         async with holding(resources.captures, *([origin] if origin else [])) as held:
             tree = held[0].files if held else None
+            origin = held[0].capture if held else None  # complete, also if its processes were dumped only now
             own = origin.setting if origin else None
             setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, caller)
         chosen = await asyncio.to_thread(choose, resources, origin, None) if origin is not None else ONLY_FILES
