@@ -93,7 +93,8 @@ def test_a_port_in_use_is_refused_before_anything_starts(home: Home, branch: str
     assert (refused.code, refused.json()["error"]["code"]) == (4, "port-in-use")
     assert branch in refused.stderr  # the branch whose session has the port
     assert f"{branch}-u" not in home.must("ps", "--all").stdout
-    assert home.cli("shell", branch, "-d", "--publish", "0:90").code == 4  # it runs already
+    running = home.cli("shell", branch, "-d", "--publish", "0:90")
+    assert (running.code, f"waypoint port {branch} PORT" in running.stderr) == (4, True), running.stderr
     assert home.cli("shell", f"{branch}-u", "-d", "--net", "host", "--publish", "0:90").code == 2
 
 
@@ -108,6 +109,9 @@ def test_ports_are_added_to_a_running_session_listed_and_closed(home: Home, bran
     live.close_port(other)
     assert [one["port"] for one in home.must("port", branch, "--json").json()] == [INNER]
     assert home.cli("port", branch, str(other), "--close").code == 2
+    for wrong in ("x", "0", "70000", "1:70000"):
+        said = home.cli("port", branch, wrong).stderr
+        assert "neither PORT, a number from 1 to 65535, nor [ADDRESS:]HOST:SESSION" in said, wrong
     assert word(outer_port(home, branch)) == "first"
 
 

@@ -341,8 +341,12 @@ class _InUse(OSError):
     pass
 
 
-def parse(text: str) -> Published:
-    """The port in `text`: `[ADDR:]HOST:SESSION`. Raises UsageProblem."""
+def parse(text: str, *, takes_number: bool = False) -> Published:
+    """The port in `text`: `[ADDR:]HOST:SESSION`; with `takes_number` also a port of the session alone. Raises
+    UsageProblem.
+    """
+    if takes_number and (number := _number(text)):
+        return Published(session=number)
     rest, _, inside = text.rpartition(":")
     address, _, outside = rest.rpartition(":")
     numbers = [_number(one) for one in (inside, outside)]
@@ -351,10 +355,10 @@ def parse(text: str) -> Published:
         with contextlib.suppress(ValueError):
             given = str(ipaddress.ip_address(bare)) if address else ""
             return Published(session=numbers[0], host=numbers[1] or 0, address=given)
-    said = "it is not [ADDRESS:]HOST:SESSION, two ports, with an address of this machine before them or none"
-    raise UsageProblem(
-        "publish", repr(text), said, "write it like this: 8080:80, or 0.0.0.0:8080:80; 0:80 takes a free port"
-    )
+    before, example = (f"neither PORT, a number from 1 to {_MOST_PORT}, nor", "80, ") if takes_number else ("not", "")
+    said = f"it is {before} [ADDRESS:]HOST:SESSION, two ports, with an address of this machine before them or none"
+    next_step = f"write it like this: {example}8080:80, or 0.0.0.0:8080:80; 0:80 takes a free port"
+    raise UsageProblem("publish", repr(text), said, next_step)
 
 
 def check_distinct(ports: Collection[Published]) -> None:

@@ -58,8 +58,7 @@ def _listening(live: LiveSession, *, is_shared: bool) -> dict[int, str]:
 
 async def publish(sessions: Registry, branch: str, text: str) -> PortFacts:
     """Publish a port of the session on `branch` (PublishRequest.port), unless it is published already."""
-    number = parse_number(text)
-    asked = Published(session=number) if number is not None and number <= 65_535 else published.parse(text)
+    number, asked = parse_number(text), published.parse(text, takes_number=True)
     resources = sessions.resources
     async with sessions.turn(branch):
         rights.check_name(resources, branch, "publish a port of")
@@ -84,8 +83,7 @@ async def publish(sessions: Registry, branch: str, text: str) -> PortFacts:
 
 async def withdraw(sessions: Registry, branch: str, text: str) -> None:
     """End the publication of the session's port in `text`, or of one of its numbers on the machine."""
-    number = parse_number(text)
-    asked = None if number is not None else published.parse(text)
+    number, asked = parse_number(text), published.parse(text, takes_number=True)
     async with sessions.turn(branch):
         rights.check_name(sessions.resources, branch, "close a port of")
         live = await sessions.settled_live(branch)

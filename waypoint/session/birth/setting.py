@@ -148,6 +148,8 @@ def check_live_setting(request: StartRequest, setting: Setting, limits: SessionL
             f"stop it: waypoint stop {request.branch}, or use another branch; 'waypoint shell' without "
             f"{' and '.join(others)} uses the running session"
         )
+        if others == ["--publish"]:
+            next_step = f"publish the port of the running session: waypoint port {request.branch} PORT"
         raise StateConflict(
             "start", f"branch {request.branch}", f"{said} with a different {' and '.join(others)}", next_step
         )
