@@ -16,9 +16,8 @@ def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
     with names.change("rename") as change:
         ref = change.ref(branch)
         if ref is None or ref.kind != "branch":
-            raise UnknownName(
-                "rename", f"branch {branch}", "there is no such branch", "'waypoint branch' lists all branches"
-            )
+            said = f"there is no such branch{change.did_you_mean(branch, 'branch')}"
+            raise UnknownName("rename", f"branch {branch}", said, "'waypoint branch' lists all branches")
         _check_dead("rename", branch, live)
         change.put(branch, None)
         change.check_new(new, "branch")

@@ -20,6 +20,7 @@ from waypoint.model.records import (
     Operation,
     Proof,
     Ref,
+    RefKind,
     Standing,
     StoreIdentity,
 )
@@ -310,9 +311,15 @@ class Reader:
             raise UnknownName(
                 "use", repr(text), "nothing has been captured on this branch yet", next_step, code="no-capture"
             )
-        known = [name for piece in self.iter_refs() for name in piece][:_MOST_COMPARED]
-        said = f"nothing has this name{did_you_mean(text, known)}"
+        said = f"nothing has this name{self.did_you_mean(text)}"
         raise UnknownName("find", repr(text), said, "'waypoint log --all' lists all names")
+
+    def did_you_mean(self, text: str, kind: RefKind | None = None) -> str:
+        """Return a question that suggests the most similar name, of those of the `kind` (None: of any); "" if none is
+        similar.
+        """
+        known = [name for piece in self.iter_refs() for name, ref in piece.items() if kind in (None, ref.kind)]
+        return did_you_mean(text, known[:_MOST_COMPARED])
 
     # --- live sessions, and the database itself
 

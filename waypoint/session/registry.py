@@ -75,7 +75,8 @@ class Registry:
             raise UnknownName("find", on, f"{branch} is a {ref.kind}, not a branch", next_step)
         if ref is None:
             next_step = f"'waypoint ps --all' lists the branches; to start this one: waypoint shell {branch} -d"
-            raise UnknownName("find", on, "there is no such branch", next_step)
+            said = f"there is no such branch{self.resources.names.did_you_mean(branch, 'branch')}"
+            raise UnknownName("find", on, said, next_step)
         next_step = f"to continue from its files: waypoint shell {branch}"
         if to_discard:
             next_step = f"to remove its files, remove the branch: waypoint rm {branch}"

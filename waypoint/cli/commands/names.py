@@ -5,7 +5,7 @@ from waypoint.client.sdk import Client
 from waypoint.model.errors import UnknownName
 from waypoint.model.facts import BranchFacts
 from waypoint.model.rendering import age, short, table
-from waypoint.model.verbs import Given
+from waypoint.model.verbs import Given, did_you_mean
 
 
 def list_branches(given: Given) -> int:
@@ -30,9 +30,8 @@ def delete(given: Given) -> int:
     known = {branch.name: branch for branch in client.history.branches()}
     for name in names:
         if name not in known:
-            raise UnknownName(
-                "delete", f"branch {name}", "there is no such branch", "'waypoint branch' lists all branches"
-            )
+            said = f"there is no such branch{did_you_mean(name, known)}"
+            raise UnknownName("delete", f"branch {name}", said, "'waypoint branch' lists all branches")
     for name in names if given.flag("stop") else ():  # without --stop, the daemon refuses a running session
         if known[name].live:
             client.session(name).stop()
