@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import daemon_pid
+from tests.cli.conftest import Spawn, daemon_pid, exit_status
 from tests.cli.test_exec import read_until
 from tests.collecting import collecting
 from tests.homes import CLI_TIMEOUT_S, Home
@@ -90,6 +90,15 @@ def test_stop_can_discard_the_files(home: Home, branch: str) -> None:
     done = home.must("stop", branch, "--discard")
     assert done.stdout == f"{branch}  discarded\n"
     assert branch not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
+
+
+def test_a_discard_that_the_user_refuses_has_an_exit_status(home: Home, branch: str, on_terminal: Spawn) -> None:
+    home.must("exec", "-b", branch, "--", "echo kept > /var/tmp/kept")
+    terminal = on_terminal("stop", branch, "--discard")
+    terminal.expect_exact(b"Discard the session? [y/N]: ")
+    terminal.sendline("n")
+    assert exit_status(terminal) == 130
+    assert home.must("exec", "-b", branch, "--", "cat /var/tmp/kept").stdout == "kept\n"
 
 
 def test_an_unknown_name_among_several_leaves_all_as_they_are(home: Home, branch: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cli.conftest import COLS, Spawn, exit_status
 from tests.homes import Home
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
@@ -238,11 +239,24 @@ def test_op_log_shows_the_moved_names_and_the_effect_of_undo(home: Home, branch:
     assert last["verb"] == "checkpoint"
     assert last["moves"] == {f"{branch}-f": [made[0], made[2]], f"{branch}-three": [None, made[2]]}
     assert (fork["verb"], fork["sessions"], fork["undo"]) == ("fork", {f"{branch}-f": [False, True]}, None)
+    of_fork = home.must("op", "log", "-b", f"{branch}-f", "--json").json()
+    assert of_fork == [last, fork]
+    assert home.must("op", "log", "-b", f"{branch}-f", "-n", "1", "--json").json() == [last]
     heading, first, second = home.must("op", "log", "-n", "2").stdout.splitlines()
     assert heading.split() == ["NUMBER", "AGE", "VERB", "CHANGED", "UNDO"]
     assert f"{branch}-three: none to {made[2][:12]}" in first
     assert f"remove the name {branch}-three" in first
     assert f"no: {branch}-f has been changed since" in second
+
+
+def test_logs_fit_the_terminal(home: Home, branch: str, made: list[str], on_terminal: Spawn) -> None:
+    home.must("checkpoint", f"{branch}-last", "-b", branch, "-m", "word " * 40, "--anew")
+    for words in (("op", "log", "-n", "4"), ("log", branch), ("log", branch, "--graph")):
+        terminal = on_terminal(*words, env={"NO_COLOR": "1"})
+        assert exit_status(terminal) == 0
+        shown = terminal.before.decode().splitlines()
+        assert max(map(len, shown)) <= COLS < max(map(len, home.must(*words).stdout.splitlines())), shown
+        assert made[0][:12] in "".join(shown)
 
 
 def test_a_new_branch_moves_no_name(home: Home) -> None:

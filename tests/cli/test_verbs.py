@@ -1,6 +1,7 @@
 """The table of commands, its parser and its help texts, outside and inside a session."""
 
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from waypoint.model.verbs import (
     parse_seconds,
     parse_size,
 )
-from waypoint.model.verbs.table import INSIDE, WAYPOINT, Group, every_verb, find
+from waypoint.model.verbs.table import BRANCHES, INSIDE, ONE_BRANCH, WAYPOINT, Group, every_verb, find
 from waypoint.service.inside import serving
 
 VERBS = {verb.name: verb for verb in every_verb()}
@@ -233,6 +234,26 @@ def test_help_inside_shows_the_options_that_work_there_and_no_others() -> None:
         if wanted.value.exit_code != 0 or flags != {*verb.by_flag, "-h", "--help"}:
             failed.append((verb.name, wanted.value.exit_code, flags))
     check_none(failed)
+
+
+def test_help_inside_mentions_only_options_that_work_there() -> None:
+    of_shell, failed = {"--bind", "--net"}, []
+    for verb in INSIDE:
+        for words in re.findall(r"waypoint ((?:[^;&']|'[^']*')+)", verb.epilog):
+            inside.parse(shlex.split(words))
+        mentioned = set(re.findall(r"--[a-z]+[a-z-]*", re.sub(r"'waypoint [^']*'", "", verb.help)))
+        if mentioned - of_shell - set(verb.by_flag):
+            failed.append((verb.name, mentioned))
+    check_none(failed)
+
+
+def test_every_verb_that_takes_a_branch_takes_it_as_an_option_too() -> None:
+    lacking = [
+        verb.name
+        for verb in every_verb()
+        if {ONE_BRANCH, BRANCHES} & {*verb.arguments} and {"-b", "--branch"} - {*verb.by_flag}
+    ]
+    check_none(lacking)
 
 
 def test_help_inside_lists_the_verbs() -> None:

@@ -1,8 +1,11 @@
 """Numbers and tables as text for people."""
 
 import dataclasses
+import json
+from typing import Any
 
-from waypoint.model import rendering
+from waypoint.model import plainjson, rendering
+from waypoint.model.facts import CaptureFacts
 from waypoint.model.rendering import full_lines
 from waypoint.model.session_facts import LimitFacts, SessionFacts, StatusFacts
 
@@ -26,6 +29,27 @@ def test_a_table_has_straight_columns() -> None:
     assert lines == ["NAME        N  STATE", "a           1  live", "longer  12345  ok"]
 
 
+def test_a_table_is_wrapped_to_the_terminal_between_words() -> None:
+    one = "fix-1: none to 0123456789ab, fix-2: none to 0123456789ac, fix-3: none to 0123456789ad"
+    rows = [("1", one, "live"), ("2", "-", "no: fix-1 has been changed since by operation 17 (checkpoint)")]
+    how: dict[str, Any] = {"wrapped": frozenset({"CHANGED", "UNDO"}), "right": frozenset({"N"})}
+    headings = ("N", "CHANGED", "UNDO")
+    lines = rendering.table(headings, rows, width=80, **how)
+    assert 70 < max(map(len, lines)) <= 80
+    assert sorted(" ".join(lines).split()) == sorted(" ".join(map(" ".join, [headings, *rows])).split())
+    assert rendering.table(headings, rows, width=200, **how) == rendering.table(headings, rows)
+
+
+def test_the_message_of_a_line_of_the_log_is_shortened_to_the_terminal() -> None:
+    capture = of_capture(message="all tests pass " * 10)
+    line = rendering.log_line(capture)
+    short = rendering.log_line(capture, width=80)
+    assert (len(short), short[-3:]) == (80, "...")
+    assert line.startswith(short[:-3])
+    assert rendering.log_line(capture, width=200) == line
+    assert rendering.log_line(capture, width=10) == f"{line[: line.index('all tests') + 5]}..."
+
+
 def test_lists_in_the_facts_of_a_layer_are_words() -> None:
     layers: dict[str, dict[str, object]] = {
         "none": {"size_bytes": 10, "programs": ["vi a"], "lost": [], "digest": None},
@@ -43,6 +67,15 @@ def test_lists_in_the_facts_of_a_layer_are_words() -> None:
     }
 
 
+def test_the_time_left_is_a_column_if_a_session_is_parked_by_time() -> None:
+    plain = SessionFacts(branch="a", state="live", created="")
+    parked = dataclasses.replace(plain, branch="b", parks_in_s=598.0, ends_in_s=28_799.0)
+    assert "TIME LEFT" not in rendering.sessions_table([plain])[0]
+    heading, _, line = rendering.sessions_table([plain, parked])
+    assert line.index("9m58s idle, 7h59m in all") == heading.index("TIME LEFT")
+    assert json.loads(plainjson.encode(plain)).items() >= {"parks_in_s": None, "ends_in_s": None}.items()
+
+
 def test_a_disk_and_a_limit_are_reported_from_four_fifths_on() -> None:
     status = StatusFacts(pid=1, version="", home="/h", sessions=0, started="", disk_bytes=1000, free_bytes=201)
     live = SessionFacts(branch="b", state="live", created="", upper_bytes=79, limits=of_limits(disk=100))
@@ -50,6 +83,12 @@ def test_a_disk_and_a_limit_are_reported_from_four_fifths_on() -> None:
     full = dataclasses.replace(status, free_bytes=200)
     lines = full_lines(full, [dataclasses.replace(live, upper_bytes=80)])
     assert [line.partition(" has ")[0].partition(":")[0] for line in lines] == ["the disk of /h, to 80%", "b"]
+
+
+def of_capture(message: str) -> CaptureFacts:
+    texts = {"created": "2026-01-01T00:00:00+00:00", "message": message, "tier": "live", "capture": "0123456789abcdef"}
+    facts: dict[str, Any] = {field.name: "" for field in dataclasses.fields(CaptureFacts) if field.name not in texts}
+    return CaptureFacts(**{**facts, **texts, "names": ["ready"], "proof": None, "changes": None})
 
 
 def of_limits(disk: int) -> LimitFacts:

@@ -69,10 +69,19 @@ def is_from_within(names: Reader, operation: Operation, branch: str) -> bool:
     return _is_on(operation, branch) and all(belongs_to(names, ref, branch) for ref in refs)
 
 
+def concerns(operation: Operation, branch: str) -> bool:
+    """Whether the operation is on this branch, also if it is on others, too, or its caller worked on this branch."""
+    return _changes(operation, branch) or (operation.by is not None and operation.by.branch == branch)
+
+
 def _is_on(operation: Operation, branch: str) -> bool:
-    concerns = branch in operation.sessions or branch in operation.moves
-    concerns = concerns or (operation.applied is not None and operation.applied.branch == branch)
-    return concerns and operation.sessions.keys() <= {branch}
+    return _changes(operation, branch) and operation.sessions.keys() <= {branch}
+
+
+def _changes(operation: Operation, branch: str) -> bool:
+    applied = operation.applied
+    in_names = branch in operation.sessions or branch in operation.moves
+    return in_names or (applied is not None and applied.branch == branch)
 
 
 def plan(

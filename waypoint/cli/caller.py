@@ -42,12 +42,19 @@ def branch_of(given: "Given") -> str:
 
     Raises UsageProblem if the argument and the option name two branches.
     """
+    return named_branch(given) or pick_branch()
+
+
+def named_branch(given: "Given") -> str | None:
+    """Return the branch that the verb's argument or `--branch` names; None if there is none. Raises UsageProblem if
+    they name two branches.
+    """
     named = named_branches(given)
     if len(named) > 1:
         raise UsageProblem(
             "use", "--branch", f"two branches were given: {' and '.join(named)}", "leave out one of them"
         )
-    return named[0] if named else pick_branch()
+    return named[0] if named else None
 
 
 def named_branches(given: "Given") -> list[str]:

@@ -63,6 +63,11 @@ def wants_colour() -> bool:
     return os.isatty(1) and not os.environ.get("NO_COLOR")
 
 
+def terminal_width() -> int | None:
+    """Return the number of columns of the terminal on stdout; None if stdout is no terminal, or the number unknown."""
+    return (os.get_terminal_size(1).columns or None) if os.isatty(1) else None
+
+
 def print_lines(lines: list[str]) -> None:
     write_all(1, memoryview("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")))
 

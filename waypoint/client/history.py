@@ -192,10 +192,13 @@ class History:
         body: dict[str, object] = {"names": [parse_name(name) for name in names]}
         self._ask_once("/v1/names/remove", body | ({"now": True} if now else {}))
 
-    def operations(self, limit: int | None = None) -> list[OperationFacts]:
-        """The operations that changed a name or a session, the newest first."""
-        query = f"?limit={limit}" if limit is not None else ""
-        answer = ask(self._home, "GET", f"/v1/operations{query}")
+    def operations(self, limit: int | None = None, *, branch: str | None = None) -> list[OperationFacts]:
+        """The operations that changed a name or a session, the newest first. `branch`: only those on this branch, and
+        those that its session, or a caller with this branch in $WAYPOINT_BRANCH, requested.
+        """
+        parts = {"limit": limit, "branch": None if branch is None else quote_branch(parse_name(branch))}
+        query = "&".join(f"{name}={value}" for name, value in parts.items() if value is not None)
+        answer = ask(self._home, "GET", f"/v1/operations{f'?{query}' if query else ''}")
         return parse_list(OperationFacts, answer, "operations")
 
     def undo(

@@ -42,6 +42,7 @@ _SGR = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}
 _ONLY_CRIU = (
     "A checkpoint makes the same checks. Only CRIU finds a few further reasons, such as unread messages in sockets."
 )
+_LEAST_WIDTH, _LEAST_MESSAGE = 16, 8  # of a wrapped column; of a shortened message in `log`
 _OPERATION_LENGTH = 240  # of a cell of `op log`
 _LABEL_LENGTH, _COMMANDS_SHOWN = 60, 3  # of a point
 _WIDTH = 13  # columns for the headings of `waypoint show`
@@ -74,24 +75,52 @@ def table(
     rows: Sequence[Sequence[str]],
     *,
     right: frozenset[str] = frozenset(),
+    wrapped: frozenset[str] = frozenset(),
+    width: int | None = None,
     coloured: bool = False,
 ) -> list[str]:
     """Return the lines of a table whose columns are as wide as their longest cell. Columns in `right` are aligned to
-    the right.
+    the right. If the table is wider than `width`, the cells of the columns in `wrapped` take several lines.
     """
     rows = [[cleaned(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    if width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        narrow = _narrowed(dict(zip(headings, widths, strict=True)), wrapped, width)
+        rows = [line for row in rows for line in _wrapped_row(row, [narrow.get(heading) for heading in headings])]
+        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     lines = []
     for number, row in enumerate([headings, *rows]):
         cells = []
-        for heading, cell, width in zip(headings, row, widths, strict=True):
-            padded = cell.rjust(width) if heading in right else cell.ljust(width)
+        for heading, cell, own in zip(headings, row, widths, strict=True):
+            padded = cell.rjust(own) if heading in right else cell.ljust(own)
             is_heading = number == 0
             cells.append(
                 styled(padded, coloured=coloured, bold=True) if is_heading else state(padded, coloured=coloured)
             )
         lines.append(_GAP.join(cells).rstrip())
     return lines
+
+
+def _narrowed(widths: Mapping[str, int], wrapped: frozenset[str], width: int) -> dict[str, int]:
+    """Return the widths of the columns in `wrapped` with which the table fits `width`, each at least _LEAST_WIDTH."""
+    left = width - sum(len(_GAP) + own for heading, own in widths.items() if heading not in wrapped) + len(_GAP)
+    found: dict[str, int] = {}
+    for own, heading in sorted((widths[heading], heading) for heading in wrapped):
+        share = left // (len(wrapped) - len(found)) - len(_GAP)
+        found[heading] = min(own, max(share, _LEAST_WIDTH))
+        left -= found[heading] + len(_GAP)
+    return found
+
+
+def _wrapped_row(row: Sequence[str], widths: Sequence[int | None]) -> list[list[str]]:
+    """Return the lines of a row whose cells are wrapped to `widths` (None: not wrapped), never within a word."""
+    import textwrap
+
+    cells = [
+        [cell] if width is None else textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    return [[cell[n] if n < len(cell) else "" for cell in cells] for n in range(max(map(len, cells)))]
 
 
 def size(count: int | None) -> str:
@@ -287,10 +316,17 @@ def change_count(changes: ChangeCountFacts | None) -> str:
     return f"{' '.join(lines)} in {files}" if lines else files
 
 
-def log_line(capture: CaptureFacts, *, coloured: bool = False) -> str:
-    """Return the line of `log` about a capture."""
-    names = ", ".join(styled(name, coloured=coloured, fg="green", bold=True) for name in capture.names)
+def log_line(capture: CaptureFacts, *, coloured: bool = False, width: int | None = None) -> str:
+    """Return the line of `log` about a capture. The message is shortened if the line is longer than `width`."""
     words = one_line(capture.message) or capture.reason
+    over = 0 if width is None else len(_log_line(capture, words, coloured=False)) - width
+    if over > 0 and len(words) > _LEAST_MESSAGE:
+        words = f"{words[: max(len(words) - over, _LEAST_MESSAGE) - 3]}..."
+    return _log_line(capture, words, coloured=coloured)
+
+
+def _log_line(capture: CaptureFacts, words: str, *, coloured: bool) -> str:
+    names = ", ".join(styled(name, coloured=coloured, fg="green", bold=True) for name in capture.names)
     kept = "removed" if capture.removed else f"{capture.tier}{_proof_word(capture)}"
     ident = styled(short(capture.capture), coloured=coloured, fg="yellow")
     counted = change_count(capture.changes)
@@ -466,8 +502,10 @@ def files_table(files: Sequence[FileFacts]) -> list[str]:
 # --- operations
 
 
-def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = False) -> list[str]:
-    """Return the lines of `op log`."""
+def operations_table(
+    operations: Sequence[OperationFacts], *, coloured: bool = False, width: int | None = None
+) -> list[str]:
+    """Return the lines of `op log`, wrapped to `width`."""
     rows = [
         (
             str(one.number),
@@ -479,7 +517,8 @@ def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = F
         for one in operations
     ]
     headings = ("NUMBER", "AGE", "VERB", "CHANGED", "UNDO")
-    return table(headings, rows, right=frozenset(headings[:2]), coloured=coloured)
+    right, wrapped = frozenset(headings[:2]), frozenset(headings[3:])
+    return table(headings, rows, right=right, wrapped=wrapped, width=width, coloured=coloured)
 
 
 def _cut(text: str) -> str:

@@ -434,4 +434,7 @@ class DuQuery(Request, frozen=True):
 
 
 class OperationsQuery(Request, frozen=True):
+    """`branch`: only the operations on this branch, and those that were requested from its session."""
+
     limit: Count | None = None
+    branch: str | None = None

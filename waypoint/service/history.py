@@ -7,7 +7,17 @@ from collections.abc import Callable
 
 from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, limited, walk_all, walk_back
-from waypoint.branch.undo import BY_ITSELF, DISCARD, Lookup, is_from_within, is_of, numbered, only_points, plan
+from waypoint.branch.undo import (
+    BY_ITSELF,
+    DISCARD,
+    Lookup,
+    concerns,
+    is_from_within,
+    is_of,
+    numbered,
+    only_points,
+    plan,
+)
 from waypoint.linux.tasks import procfs
 from waypoint.model.conditions import facts_of
 from waypoint.model.errors import StateConflict, WaypointError
@@ -102,10 +112,13 @@ def _captures_of(home: Home, names: list[str]) -> list[str]:
 
 
 async def operations(home: Home, query: OperationsQuery) -> Pages[OperationFacts]:
-    """The entries of the operation log, the newest first, each with what its undo would do. The names are
-    read once, before the first entry.
+    """The entries of the operation log, or those that concern `query.branch`, the newest first, each with what its
+    undo would do. The names are read once, before the first entry.
     """
-    return _iter_operations(home, query.limit)
+    if query.branch is None:
+        return _iter_operations(home, query.limit)
+    is_wanted = functools.partial(concerns, branch=query.branch)
+    return limited(_iter_operations(home, None, is_wanted), query.limit)
 
 
 def operations_of(home: Home, branch: str) -> Pages[OperationFacts]:

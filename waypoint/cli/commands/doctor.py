@@ -3,6 +3,7 @@
 import dataclasses
 import os
 
+from waypoint.cli.caller import named_branch
 from waypoint.cli.commands.sessions import report_strangers
 from waypoint.cli.commands.setup import carry_out
 from waypoint.cli.output import advice, print_json, print_lines, wants_colour
@@ -19,7 +20,7 @@ EXIT_HOST_LACKS = 3
 def run(given: Given) -> int:
     """Returns the exit status: 3 if sessions cannot be started, or not captured with their processes."""
     client = Client(given.text("home"))
-    branch = given.text("argument")
+    branch = named_branch(given)
     if (name := given.text("criu_log")) is not None:
         if branch is not None:
             raise UsageProblem("use", "--criu-log", "BRANCH is given, too", "leave out BRANCH")

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from waypoint.cli.caller import branch_of
-from waypoint.cli.output import note, print_json, print_lines, wants_colour
+from waypoint.cli.caller import branch_of, named_branch
+from waypoint.cli.output import note, print_json, print_lines, terminal_width, wants_colour
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UnknownName
 from waypoint.model.rendering import checkpoints_table, log_line
-from waypoint.model.verbs import Given
+from waypoint.model.verbs import Given, did_you_mean
 
 
 def run(given: Given) -> int:
@@ -16,23 +16,26 @@ def run(given: Given) -> int:
     if given.flag("json"):
         print_json(captures)
         return 0
-    coloured = wants_colour()
-    lines = {capture.capture: log_line(capture, coloured=coloured) for capture in captures}
+    coloured, width = wants_colour(), terminal_width()
     if given.flag("graph"):
+        by_id = {capture.capture: capture for capture in captures}
         for drawing, capture_id in draw({capture.capture: capture.parents for capture in captures}):
-            print_lines([f"{drawing} {lines[capture_id]}" if capture_id else drawing])
+            left = None if width is None else width - len(drawing) - 1
+            line = f" {log_line(by_id[capture_id], coloured=coloured, width=left)}" if capture_id else ""
+            print_lines([f"{drawing}{line}"])
     else:
-        print_lines(list(lines.values()))
+        print_lines([log_line(capture, coloured=coloured, width=width) for capture in captures])
     return 0
 
 
 def list_checkpoints(given: Given) -> int:
     """List the checkpoints, the newest first."""
-    history, wanted = Client(given.text("home")).history, given.text("argument")
+    history, wanted = Client(given.text("home")).history, named_branch(given)
     branches = {branch.name for branch in history.branches()}
     if wanted is not None and wanted not in branches:
+        said = f"there is no such branch{did_you_mean(wanted, branches)}"
         next_step = "'waypoint branch' lists the branches; without BRANCH, all checkpoints are listed"
-        raise UnknownName("list the checkpoints of", f"branch {wanted}", "there is no such branch", next_step)
+        raise UnknownName("list the checkpoints of", f"branch {wanted}", said, next_step)
     found = [
         {
             "name": name,

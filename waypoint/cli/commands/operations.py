@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from waypoint.cli.output import note, print_json, print_lines, wants_colour, warn, warn_lines
+from waypoint.cli.caller import named_branch
+from waypoint.cli.output import note, print_json, print_lines, terminal_width, wants_colour, warn, warn_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
@@ -13,13 +14,14 @@ from waypoint.model.verbs import Given
 
 
 def log(given: Given) -> int:
-    operations = Client(given.text("home")).history.operations(given.number("limit"))
+    branch = named_branch(given)
+    operations = Client(given.text("home")).history.operations(given.number("limit"), branch=branch)
     if given.flag("json"):
         print_json(operations)
     elif operations:
-        print_lines(operations_table(operations, coloured=wants_colour()))
+        print_lines(operations_table(operations, coloured=wants_colour(), width=terminal_width()))
     else:
-        note("no operations yet")
+        note("no operations yet" if branch is None else f"no operations on {branch}")
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from waypoint.cli.caller import asker_of, branch_of, home_of, named_branches, require_terminal
 from waypoint.cli.output import (
+    EXIT_INTERRUPTED,
     agrees,
     error_value,
     note,
@@ -95,7 +96,8 @@ def port(given: Given) -> int:
 
 def stop(given: Given) -> int:
     """Stop all named sessions; none if a name is unknown. If a session cannot be stopped, the others still are. Returns
-    the exit status: that of the first failure. With `--json` and a failure, the value is `{error, stopped}`.
+    the exit status: that of the first failure; 130 if the user refused a discard. With `--json` and a failure, the
+    value is `{error, stopped}`.
 
     With `--all`, sessions that this user may not stop are left running.
     """
@@ -108,9 +110,8 @@ def stop(given: Given) -> int:
     for unknown in _unknown(client, branches) if not given.flag("all") else ():
         print_error(str(unknown))
         first = first or unknown
-    if discard and first is None and not given.flag("yes") and os.isatty(0) and os.isatty(2):
-        branches = [branch for branch in branches if _agrees_to_discard(client, branch)]
-    for branch in branches if first is None else ():
+    agreed = _agreed(client, branches, given) if first is None else []
+    for branch in agreed:
         try:
             stopped.append(client.session(branch).stop(discard=discard, checkpoint=name, keep_programs=keeps_programs))
         except WaypointError as error:
@@ -128,7 +129,16 @@ def stop(given: Given) -> int:
             print_lines([stop_line(one)])
         for one in stopped:
             warn_lines(degraded_lines(dataclasses.asdict(one)))
-    return first.exit_code if first is not None else 0
+    if first is not None:
+        return first.exit_code
+    return 0 if agreed == branches else EXIT_INTERRUPTED
+
+
+def _agreed(client: Client, branches: list[str], given: Given) -> list[str]:
+    """Return the branches that the user agrees to stop: with --discard asks on a terminal, unless --yes was given."""
+    if not given.flag("discard") or given.flag("yes") or not (os.isatty(0) and os.isatty(2)):
+        return branches
+    return [branch for branch in branches if _agrees_to_discard(client, branch)]
 
 
 def _agrees_to_discard(client: Client, branch: str) -> bool:

@@ -122,6 +122,7 @@ _DOCTOR = Verb(
             "Print CRIU's log LOG of a failed checkpoint or restore. The error names LOG.",
             "LOG",
         ),
+        Option(("-b", "--branch"), "text", "Check the processes of BRANCH's session.", "BRANCH"),
         JSON,
         HOME,
     ),
@@ -300,7 +301,8 @@ _STOP = Verb(
     new shell.
 
     --discard deletes what was changed since the branch's last capture or checkpoint; these remain. Nothing brings it
-    back: 'waypoint undo' without a number leaves out what was done on the branch before.""",
+    back: 'waypoint undo' without a number leaves out what was done on the branch before. Exit status 130 if you answer
+    no for one of the sessions.""",
     "Example: waypoint stop fix-1 fix-2; waypoint stop fix-3 --checkpoint before-lunch",
     arguments=(BRANCHES,),
 )
@@ -367,7 +369,11 @@ _LOG = Verb(
 
 _LIST = Verb(
     "list",
-    (JSON, HOME),
+    (
+        Option(("-b", "--branch"), "text", "List only the checkpoints that were taken on BRANCH.", "BRANCH"),
+        JSON,
+        HOME,
+    ),
     """List the checkpoints, the newest first.
 
     PROCESSES is the size of the saved processes and terminal; 'waypoint du NAME' also measures the files. CHANGES is
@@ -850,7 +856,17 @@ _DU = Verb(
 
 _OP_LOG = Verb(
     "op log",
-    (Option(("-n", "--limit"), "number", "List at most N operations.", "N"), JSON, HOME),
+    (
+        Option(
+            ("-b", "--branch"),
+            "text",
+            "List only operations on BRANCH, and those that were requested in its session.",
+            "BRANCH",
+        ),
+        Option(("-n", "--limit"), "number", "List at most N operations.", "N"),
+        JSON,
+        HOME,
+    ),
     """List operations, the newest first.
 
     Shows for each operation what it changed, and what 'waypoint undo' of its number would do, or why it cannot be
@@ -1025,24 +1041,51 @@ _STATUS = Verb(
 )
 
 
-def _inside(verb: Verb, *flags: str) -> Verb:
-    """`verb` as it works inside a session: with the options `flags` only."""
+_FORK_INSIDE = """Start sessions on new branches, each a copy of the capture NAME.
+
+    Either all of the sessions start, or none. If NAME is this session's branch, the session is captured now. Prints the
+    names of the new branches. Tiers: see 'waypoint restore --help'."""
+
+_UNDO_INSIDE = """Undo operation N of 'waypoint op log', or the last operation on this session's branch.
+
+    The branch, and the names that the operation moved, point again to the captures that they had before the operation.
+    If the operation replaced the session, the session from before is started again from its capture. Before undo
+    replaces or ends a session, it captures this session with its processes; if that is impossible, the exit status is 5
+    (see --lose-processes). If something would be lost, undo lists it and changes nothing without this option.
+
+    Only operations on this branch alone, and those that were requested in the session, can be undone here. A second
+    'waypoint undo' goes one operation further back, as in an editor. An undo is itself an operation: to reverse it,
+    undo its number."""
+
+
+def _inside(verb: Verb, *flags: str, text: str = "", example: str = "") -> Verb:
+    """`verb` as it works inside a session: with the options `flags` only. `text`, `example`: what its help has in place
+    of those of `verb`, which mention other options.
+    """
     options = tuple(option for option in verb.options if option.flags[-1] in flags)
-    return Verb(verb.name, options, verb.help, verb.epilog, arguments=verb.arguments)
+    epilog = f"Example: {example}" if example else verb.epilog
+    return Verb(verb.name, options, text or verb.help, epilog, arguments=verb.arguments)
 
 
 INSIDE: tuple[Verb, ...] = (
     _inside(fast.CHECKPOINT, "--message", "--tier", "--force", "--json"),
-    _inside(fast.POINT, "--label", "--conversation", "--json"),
+    _inside(fast.POINT, "--label", "--conversation", "--json", example="waypoint point --label 'make the tests pass'"),
     _inside(fast.RESTORE, "--branch", "--new", "--only", "--tier", "--lose-processes", "--json"),
-    _inside(fast.FORK, "--count", "--prefix", "--tier", "--json"),
+    _inside(
+        *(fast.FORK, "--count", "--prefix", "--tier", "--json"), text=_FORK_INSIDE, example="waypoint fork ready -n 3"
+    ),
     _REWIND_INSIDE,
-    _inside(_UNDO, "--branch", "--lose-processes", "--json"),
-    _inside(_LOG, "--branch", "--limit", "--json"),
+    _inside(
+        _UNDO,
+        *("--branch", "--lose-processes", "--json"),
+        text=_UNDO_INSIDE,
+        example="waypoint undo; waypoint op log -n 5 && waypoint undo 17",
+    ),
+    _inside(_LOG, "--branch", "--limit", "--json", example="waypoint log -n 5"),
     _inside(_SHOW, "--json"),
-    _inside(_OP_LOG, "--limit", "--json"),
-    _inside(_PS, "--json"),
-    _inside(_LOGS, "--branch"),
+    _inside(_OP_LOG, "--branch", "--limit", "--json"),
+    _inside(_PS, "--json", example="waypoint ps --json"),
+    _inside(_LOGS, "--branch", example="waypoint logs"),
     _DOCTOR_INSIDE,
     _STATUS,
     _STOP_INSIDE,
