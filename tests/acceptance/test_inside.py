@@ -225,6 +225,14 @@ def test_json_output_inside_equals_that_outside(home: Home, own: str) -> None:
         home.must("stop", f"{own}-{number}", "--discard")
 
 
+def test_a_waypoint_of_the_machine_becomes_the_sessions_own_command(home: Home, own: str) -> None:
+    for words in ("status", "op log -n 1 --json", "__complete sta"):
+        machines = shlex.join(home.argv(*words.split()))
+        assert inside(home, own, machines) == inside(home, own, f"waypoint {words}")
+    refused = home.cli("exec", "-b", own, "--", shlex.join(home.argv("gc")))
+    assert (refused.code, "cannot be reached from inside a session" in refused.stdout) == (3, True), refused
+
+
 def test_a_request_that_is_too_long_can_be_made_outside(home: Home, own: str) -> None:
     for message in ("long" * 1020, "one\n\ntwo\x0c\u2028three\n"):
         words = f"waypoint checkpoint {own}-cp --force -m {shlex.quote(message)}"

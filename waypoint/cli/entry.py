@@ -5,6 +5,7 @@ import sys
 
 from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, fail, print_lines, use_home, write_all
 from waypoint.model.errors import Failed, WaypointError
+from waypoint.model.paths import COMMAND_FOLDER, OWN_FOLDER
 from waypoint.model.verbs import COMPLETE, HelpRequested, asks_for_json, fast, parse
 
 TYPE_CHECKING = False
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from waypoint.model.verbs import Given, Verb
 
 EXIT_USAGE = 2
+SESSIONS_OWN = f"/{OWN_FOLDER}/{COMMAND_FOLDER}/waypoint"
+"""Inside a session: the command `waypoint` that asks the daemon."""
+
 PLACES = {
     "exec": "fast.command:run_exec",
     "run": "fast.command:run_run",
@@ -76,6 +80,8 @@ PLACES = {
 
 def main(argv: list[str]) -> "NoReturn":
     """Run `waypoint ARGV` and end the process."""
+    if os.path.exists(SESSIONS_OWN):
+        _hand_over(argv)
     _occupy_standard_streams()
     try:
         leave(run(argv))
@@ -89,6 +95,19 @@ def main(argv: list[str]) -> "NoReturn":
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
         next_step = "repair this, or redirect the output to another file; then run the command again"
         leave(_fail(argv, Failed("finish the command", "", f"{error.strerror or error}{where}", next_step)))
+
+
+def _hand_over(argv: list[str]) -> None:
+    """Become the session's own command, if it has the verb. A `waypoint` of the machine, as in /usr/local/bin, comes
+    before it in the session's PATH.
+    """
+    import signal
+
+    from waypoint.model.verbs import inside
+
+    if argv[:1] == [COMPLETE] or inside.has(argv):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
+        os.execv(SESSIONS_OWN, [SESSIONS_OWN, *argv])
 
 
 def run(argv: list[str]) -> int:

@@ -40,6 +40,11 @@ def parse(words: Sequence[str]) -> tuple[Verb, Given]:
         raise HelpWanted(of_verb(verb)) from request
 
 
+def has(words: Sequence[str]) -> bool:
+    """Return whether the first words are a verb that works inside a session."""
+    return _find(words)[0] is not None
+
+
 def wants_json(words: Sequence[str]) -> bool:
     """Return whether the answer must be one JSON value, even if it is an error."""
     verb, rest = _find(words)
