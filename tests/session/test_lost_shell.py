@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.session.stage import Client, Stage
+from tests.waiting import PATIENCE_S
 from waypoint.linux.tasks import procfs
 from waypoint.model.requests import ExecRequest
 
@@ -48,6 +50,40 @@ async def test_a_loop_that_no_signal_ends_is_ended_with_its_shell(either: Stage)
     assert either.daemon.line.watch.shell != lost
     assert procfs.command_line(int((either.home / "job").read_text())) == ["sleep", "1000"]
     assert b"\n1\n" in b"\n" + (await either.exec("stty -a </dev/tty | grep -c ' icanon .* echo '")).output
+
+
+HOLD = "hold() { [[ ! -e held ]] || { n=$((n + 1)); read -r _ <gate; }; }; "
+HELD = ": >held; mine=kept; sleep 1000"
+
+
+async def test_a_shell_on_its_way_to_the_prompt_is_not_interrupted(bash: Stage) -> None:
+    """PROMPT_COMMAND takes longer than the signals of a timeout."""
+    await bash.open(HOLD + "PROMPT_COMMAND=hold")
+    os.mkfifo(bash.home / "gate")
+    shell = bash.daemon.line.watch.shell
+    end, _ = await execute(bash, HELD, timeout_s=0.5)
+    (bash.home / "held").unlink()
+    assert (end["exit"], end["new_shell"], end["degraded"]) == (124, False, [])
+    assert "; the shell has not reached its prompt yet" in str(end["said"])
+    with open(bash.home / "gate", "r+b", buffering=0) as gate:
+        gate.write(b"go on\n")
+        assert await bash.exec("echo $mine $n") == (0, b"kept 1\n", "command", False, "")
+    assert bash.daemon.line.watch.shell == shell
+
+
+async def test_the_next_command_reports_a_shell_that_was_replaced_after_the_report(
+    bash: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waypoint.terminal.exec.ending._ACTING_S", 1.0)
+    await bash.open(HOLD + "PROMPT_COMMAND='[[ ! -e held ]] || trap \"\" INT; hold'")
+    os.mkfifo(bash.home / "gate")
+    end, _ = await execute(bash, HELD, timeout_s=0.5)
+    assert (end["exit"], end["degraded"]) == (124, [])
+    (bash.home / "held").unlink()
+    end, output = await execute(bash, "echo fine", wait_prompt_s=PATIENCE_S)
+    assert (end["exit"], output) == (0, b"fine\n")
+    assert [condition["code"] for condition in end["degraded"]] == ["shell-renewed"]  # type: ignore[attr-defined]
+    assert (await execute(bash, "echo fine"))[0]["degraded"] == []
 
 
 async def test_a_shell_without_hooks_is_replaced_before_the_next_command_runs(either: Stage) -> None:

@@ -9,6 +9,7 @@ import errno
 import functools
 import os
 import resource
+import signal
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -153,6 +154,13 @@ def open_files(pid: int) -> dict[int, str]:
     return found
 
 
+def open_path(pid: int, number: int) -> str:
+    """Return the path of the process's open file `number`; "" if it is closed or may not be read."""
+    with contextlib.suppress(OSError):
+        return read_link(f"/proc/{pid}/fd/{number}")
+    return ""
+
+
 def read_link(link: str) -> str:
     """Return the path that a link in /proc contains; "" if it is longer than 4,095 bytes, which the kernel refuses."""
     try:
@@ -246,6 +254,12 @@ def has_waiting_timer(pid: int) -> bool:
         return False
     fields = (line.split() for tid in threads(pid) for line in _read(tid, "status").splitlines())
     return any(words[0] in (b"SigPnd:", b"ShdPnd:") and int(words[1], 16) & wanted for words in fields if words)
+
+
+def is_killed(pid: int) -> bool:
+    """Return True if the process has got SIGKILL and has not acted on it yet."""
+    lines = (line.split() for line in _read(pid, "status").splitlines() if line.startswith((b"SigPnd:", b"ShdPnd:")))
+    return any(int(mask, 16) & 1 << (signal.SIGKILL - 1) for _name, mask in lines)
 
 
 def processor_ns(pid: int) -> int:

@@ -80,6 +80,7 @@ class CommandLine:
         self._adopted.set()
         self._current: Execution | None = None
         self._before: Execution | None = None  # the command that ended the previous shell
+        self._late: End | None = None  # of a command whose shell was replaced after its end was reported
         self._latest: asyncio.Task[None] | None = None  # runs `_current`
         self._tasks: set[asyncio.Task[Any]] = set()  # `release` cancels them
         self.watch.on_new_shell = self._save_shell
@@ -157,6 +158,10 @@ class CommandLine:
                     before, end = end, await self._execute(request, client, in_turn=in_turn, again=True)
                     lost = before.state_lost or end.state_lost
                     found = end.degraded or before.degraded
+                    end = msgspec.structs.replace(end, new_shell=True, state_lost=lost, degraded=found)
+                late, self._late = (self._late, None) if not in_turn else (None, self._late)
+                if late is not None:
+                    lost, found = end.state_lost or late.state_lost, end.degraded or late.degraded
                     end = msgspec.structs.replace(end, new_shell=True, state_lost=lost, degraded=found)
         except NotAtPrompt as lost:
             end = End(125, "waypoint", said=str(lost), code="shell-busy")
@@ -316,6 +321,8 @@ class CommandLine:
         """
         if run.record.phase is not Phase.DONE:
             await run.run()
+        if run.stuck and run.record.lost_shell:
+            self._late = run.record.end
         if run.record.new_shell and renews and (run.gives_state or not run.record.lost_shell):
             # Keep `run` for `_resume`, since the command of `renew` becomes `_current`.
             self._before, own = run, self._latest

@@ -10,7 +10,6 @@ from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
 from shellwrap.marks import Mark
 from waypoint.capture.layers.shell import MAX_BYTES, last_states
-from waypoint.linux.tasks import procfs
 from waypoint.linux.tty import terminals
 from waypoint.terminal.exec.command_record import End, ExecRecord
 from waypoint.terminal.hooks.asking import Desk, ask
@@ -23,10 +22,15 @@ from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellLost
 # after the timeout. Time in which the session is frozen for a capture does not count; that time is measured in steps of
 # _STEP_S. SIGINT stops most commands and lets them clean up. SIGTERM stops editors, which then restore the terminal's
 # modes. A list of commands in a shell that ignores SIGINT continues with its next command after the first SIGKILL, so a
-# second SIGKILL follows. At the end the shell itself is killed and replaced (lost_shell.py), until MARGIN_S.
+# second SIGKILL follows. At the end the shell itself is killed and replaced (lost_shell.py), until MARGIN_S. While
+# the shell still acts on the last signal, no other is sent until _ACTING_S after the timeout.
 STOPS = ((SIGINT, 0.2), (SIGTERM, 0.34), (SIGKILL, 0.4), (SIGKILL, 0.46))
 MARGIN_S = 0.5
+REPORT_S = 0.48
+"""So many seconds after its timeout, the end of a command is reported in any case."""
 _STEP_S = 0.05
+_ACTING_S = 4.0
+_LOOK_AGAIN_S = 0.01
 _STATUS_DIGITS = 10
 # How many seconds to wait for the terminal's end and the shell's exit status when a session ends.
 _ENDING_S = 5.0
@@ -82,29 +86,30 @@ def status_in(mark: Mark) -> int:
     return int(text) if text.isdecimal() and len(text) <= _STATUS_DIGITS else 125
 
 
-async def wait_deadline(deadline: float, desk: Desk) -> int:
-    """Wait until `deadline` (CLOCK_BOOTTIME, seconds). Return the processor time that the shell has used, in
-    nanoseconds.
-    """
+async def wait_deadline(deadline: float) -> None:
+    """Wait until `deadline` (CLOCK_BOOTTIME, seconds)."""
     while (left_s := deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) > 0:
         await asyncio.sleep(left_s)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        return procfs.processor_ns(desk.watch.shell.pid) if desk.watch.shell is not None else 0
-    return 0
 
 
-async def stop_command(moving: asyncio.Event, stop: Callable[[Signals], Awaitable[None]]) -> None:
+async def stop_command(
+    moving: asyncio.Event, stop: Callable[[Signals], Awaitable[None]], is_acting: Callable[[], bool] = lambda: False
+) -> None:
     """`stop` the command at its timeout with the signals of STOPS. The caller cancels this when the command ends.
     Returns after the last moment of STOPS if no signal has ended the command.
 
     `moving`: cleared while the session is frozen for a capture. No signal is sent in this time: the command could not
-    act on SIGINT before SIGKILL ends it, and its end would make the capture fail.
+    act on SIGINT before SIGKILL ends it, and its end would make the capture fail. `is_acting`: whether the shell still
+    acts on the last signal. Meanwhile no other signal is sent, since it would interrupt the shell on its way to the
+    prompt.
     """
     await moving.wait()
     begun = time.monotonic()
     for number, until_s in STOPS:
         await stop(number)
         begun += await wait_moment(begun + until_s, moving)
+        while is_acting() and time.monotonic() < begun + _ACTING_S:
+            begun += await wait_moment(time.monotonic() + _LOOK_AGAIN_S, moving)
 
 
 async def wait_moment(moment: float, moving: asyncio.Event) -> float:

@@ -357,21 +357,46 @@ class Execution:
                 self._stopped_by = number.name.removeprefix("SIG")
                 self._talk.interrupt()  # probe the shell at once, since it may not print the mark E
 
-        if record.deadline is not None:
-            used_ns = await ending.wait_deadline(record.deadline, desk)
-            await ending.stop_command(desk.terminal.moving, stop)
-            if record.phase is not Phase.STARTED or desk.terminal.closed.is_set() or desk.ended.done():
-                return  # the command has ended, or the session is ending
-            shell = desk.watch.shell
-            if shell is not None and not lost_shell.is_starved(shell, used_ns):
-                self._stopped_by = "KILL"
-                why = f"it ran longer than the timeout of {record.timeout_s:g} s, and did not act on signals"
-                if await self._replace_shell(End(124, "waypoint", said=self._stopped(), signal="KILL"), why):
-                    return
-            self.stuck = True
-            said = f"the command did not end at its timeout and still runs; SIG{self._stopped_by} was the last signal"
-            record.end = End(124, "waypoint", said=said, signal=self._stopped_by)
-            self._settle()
+        if record.deadline is None:
+            return
+        await ending.wait_deadline(record.deadline)
+        shell, moving = desk.watch.shell, desk.terminal.moving
+        if shell is None:
+            return
+        reaction = lost_shell.Reaction(desk, shell)
+        reporting = asyncio.create_task(ending.wait_moment(time.monotonic() + ending.REPORT_S, moving))
+        stopping = asyncio.create_task(ending.stop_command(moving, stop, reaction.is_acting))
+        try:
+            await asyncio.wait((stopping, reporting), return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                self._report_stuck(has_left=reaction.has_left_command())
+            await stopping
+        finally:
+            stopping.cancel()
+            reporting.cancel()
+        if self._may_be_stuck():
+            self._stopped_by = "KILL"
+            why = f"it ran longer than the timeout of {record.timeout_s:g} s, and did not act on signals"
+            if not await self._replace_shell(End(124, "waypoint", said=self._stopped(), signal="KILL"), why):
+                self._report_stuck()
+
+    def _may_be_stuck(self) -> bool:
+        """Return False if the command has ended, or the session is ending."""
+        desk = self._desk
+        return self.record.phase is Phase.STARTED and not desk.terminal.closed.is_set() and not desk.ended.done()
+
+    def _report_stuck(self, *, has_left: bool = False) -> None:
+        """Report the command's end at its timeout although the shell is not at its prompt. `has_left`: the shell has
+        ended the command, and runs its hooks or the user's PROMPT_COMMAND.
+        """
+        if not self._may_be_stuck() or self.result.done():
+            return
+        self.stuck = True
+        said = f"the command did not end at its timeout and still runs; SIG{self._stopped_by} was the last signal"
+        if has_left:
+            said = f"{self._stopped()}; the shell has not reached its prompt yet"
+        self.record.end = End(124, "waypoint", said=said, signal=self._stopped_by)
+        self._settle()
 
     def _stopped(self) -> str:
         return f"the command was stopped after {self.record.timeout_s:g} s, by SIG{self._stopped_by}"

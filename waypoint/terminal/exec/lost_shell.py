@@ -29,8 +29,12 @@ _GONE_S = 0.05
 _READ_S = 0.03
 # How long a shell that hangs in its hooks may take to its prompt after SIGINT.
 _BACK_S = 0.4
-# Processor time. A shell that has got less since the first signal of its timeout had no time to act on the signals.
-_STARVED_NS = 5_000_000
+# Processor time. A shell that has used less since the timeout of its command may still act on the signals: it needs
+# some milliseconds to its hooks' mark E.
+_ACTING_NS = 20_000_000
+# Where a shell has the input of its command open: as its stdin, or as a descriptor that it keeps while a part of the
+# command has another stdin (the first free descriptor from 10 on).
+_INPUT_FDS = (0, *range(10, 30))
 
 
 def renewed(why: str) -> Degradation:
@@ -125,9 +129,56 @@ def after_a_crash(record: ExecRecord) -> End:
     return End(code, "waypoint", said=said, code=SHELL_LOST, new_shell=True, degraded=[renewed(why)])
 
 
-def is_starved(shell: Shell, used_ns: int) -> bool:
-    """Return True if the shell wants to run, but has got no processor since it had used `used_ns`."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        is_running = procfs.stat(shell.pid).state == "R"
-        return is_running and procfs.processor_ns(shell.pid) - used_ns < _STARVED_NS
+class Reaction:
+    """Tells how the shell reacts to the signals of its command's timeout. Create this right before the first signal."""
+
+    def __init__(self, desk: Desk, shell: Shell) -> None:
+        self._master, self._pid = desk.terminal.master, shell.pid
+        self._begun_ns = 0
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            self._begun_ns = procfs.processor_ns(self._pid)
+        # False for a command with the terminal as stdin, and after `exec <file`: then the descriptors tell nothing.
+        self._had_input = _has_input(self._pid)
+
+    def has_left_command(self) -> bool:
+        """Return True if the shell certainly no longer evaluates the command: it has closed the command's input, and
+        runs its hooks or the user's PROMPT_COMMAND.
+        """
+        return self._had_input and not _has_input(self._pid)
+
+    def is_acting(self) -> bool:
+        """Return True if the shell is on its way to the prompt, or had no time yet to act on the last signal: it waits
+        for a processor, or for the end of a program that is killed.
+        """
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            state = procfs.stat(self._pid).state
+            if state in "ZX":
+                return False
+            if self.has_left_command():
+                return True
+            if procfs.processor_ns(self._pid) - self._begun_ns > _ACTING_NS:
+                return False
+            group = terminals.foreground_group(self._master)
+            programs = [pid for pid in procfs.children(self._pid) if _is_in(pid, group)]
+            return all(map(_is_ending, programs)) if programs else state in "RD"
+        return False
+
+
+def _has_input(shell_pid: int) -> bool:
+    """Return True if the shell has the input of a command open: /dev/null or a file `in.<id>` (hooks.bash)."""
+    paths = [procfs.open_path(shell_pid, number) for number in _INPUT_FDS]
+    return any(path == "/dev/null" or os.path.basename(path).startswith("in.") for path in paths)
+
+
+def _is_in(pid: int, group: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        return procfs.stat(pid).group == group
     return False
+
+
+def _is_ending(pid: int) -> bool:
+    """Return True if the process has ended, or will end at the next moment at which it gets a processor."""
+    with contextlib.suppress(ProcessLookupError):
+        stat = procfs.stat(pid)
+        return stat.state in "ZX" or not stat.stack_start or procfs.is_killed(pid)
+    return True
