@@ -210,8 +210,13 @@ def _become(program: str, spec: CriuBeside | CriuInto | CriuTemplate, fds: list[
 
 
 def _hurry() -> None:
-    with contextlib.suppress(PermissionError):  # without CAP_SYS_NICE
+    """Take the priority _NICE. Where the kernel divides the processors between sessions of processes
+    (sched_autogroup_enabled), this needs a session of its own.
+    """
+    with contextlib.suppress(OSError):  # without CAP_SYS_NICE
         os.nice(_NICE)
+        os.setsid()
+        procfs.set_session_nice(_NICE)
 
 
 def _make_private() -> None:

@@ -431,3 +431,11 @@ def set_oom_score(adjustment: int, pid: int | None = None) -> None:
     """
     with open(f"/proc/{pid or 'self'}/oom_score_adj", "w") as file:
         file.write(str(adjustment))
+
+
+def set_session_nice(nice: int) -> None:
+    """Set the niceness of the calling process's session among all sessions. Raises FileNotFoundError if the kernel has
+    no such value (CONFIG_SCHED_AUTOGROUP), PermissionError if `nice` is negative and the caller has no CAP_SYS_NICE.
+    """
+    with open("/proc/self/autogroup", "w") as file:
+        file.write(str(nice))
