@@ -345,11 +345,11 @@ class Home:
         await self.jobs.close()
         await self.egress.close()
         await self.sessions.resources.published.close()
-        await self.sessions.close()
         await asyncio.to_thread(self.sessions.resources.templates.close)
+        await self.sessions.close()
+        # No `await` from here on: streams that must end with the process would run on and send an `x` frame.
         if not self.sessions.running:
             router.end(self._places.runtime)
-        # No `await` from here on: streams that must end with the process would run on and send an `x` frame.
         self._watch.stop()
         self._launcher.close()
         self.captures.close_memory()
