@@ -139,6 +139,7 @@ class _Work:
         return [started[0].taken_ms, stats.frozen_us / 1000]
 
     def restore(self, branch: str, capture: str) -> list[float]:
+        wait_until(lambda: capture not in self._hot.in_memory(), "the daemon has moved the capture to the disk")
         found = record_of(self._home, branch)
         row = msgspec.structs.replace(found.row, session=new_id(), tree=f"raw-{os.getpid()}-{next(self._numbers)}")
         places = self._places(found)
