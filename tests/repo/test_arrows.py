@@ -50,7 +50,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "processes": {"criu": set(), "respawn": set()},
     "capture": {"steps": set(), "layers": {"steps"}, "storing": {"layers"}},
-    "store": {"": set(), "archives": {""}},
+    "store": {"": set(), "archives": {""}, "oci": {"", "archives"}},
     "launch": {"walls": set(), "": {"walls"}, "ground": {"", "walls"}},
     "terminal": {
         "": set(),

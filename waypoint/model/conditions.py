@@ -395,6 +395,18 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU lets a restored socket send while its peer does not exist yet.",
         BUILD_CRIU,
     ),
+    # A base made from a container image lacks something.
+    "devices-left-out": Condition(
+        "without device files, which no session can have: {subject} ({detail} in all)",
+        "The container image has device files. A session has its own /dev.",
+        "None is needed, unless a program needs that device.",
+    ),
+    "attributes-left-out": Condition(
+        "without {detail} extended attributes that mean nothing in a session: {subject}",
+        "The container image has extended attributes other than `user.`, access control lists and capabilities of "
+        "files, for example those of SELinux, or has them on links.",
+        "None is needed.",
+    ),
     # Records of earlier versions, which had sentences only.
     "earlier": Condition(
         "{detail}", "A sentence that an earlier version of Waypoint recorded.", "Make a new checkpoint."

@@ -176,6 +176,20 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     publish: list[Published] = []
 
 
+class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the container image of a base wants its programs to be started (OCI image specification, config.md).
+
+    `env`: NAME=VALUE each. `user`: name or number, perhaps with `:GROUP`. `exposed_ports`: PORT/tcp or PORT/udp each.
+    """
+
+    env: list[str] = []
+    working_dir: str = ""
+    user: str = ""
+    entrypoint: list[str] = []
+    cmd: list[str] = []
+    exposed_ports: list[str] = []
+
+
 EndReason = Literal["exited", "stopped", "crashed", "lost"]
 Reason = Literal[
     "exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked", "attached", "idle", "expired"

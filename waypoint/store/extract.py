@@ -63,7 +63,7 @@ def extract(
             if not level.left:
                 for name in ready.values() if len(levels) == 1 else ():  # the ROOT has no such file
                     os.unlink(name, dir_fd=folder)
-                _finish(fd, level.entry)
+                finish(fd, level.entry)
                 levels.pop()
                 if levels:
                     fd = _moved(fd, b"..")
@@ -100,7 +100,7 @@ def _fill(filling: Filling, folder: int, entry: TreeEntry, flags: int) -> None:
     try:
         filling.write(fd, trees.read_rows(filling.reader, entry))
         os.ftruncate(fd, entry.size)  # a hole at the end
-        _finish(fd, entry)
+        finish(fd, entry)
     finally:
         os.close(fd)
 
@@ -122,10 +122,10 @@ def _make(filling: Filling, folder: int, entry: TreeEntry) -> None:
     else:
         on, said = as_text(os.fsdecode(name)), "it is a device, which no session can make"
         raise StoreDamaged("restore", on, said, ANOTHER, code="image-refused")
-    _finish(os.fsencode(beneath.name_of(folder)) + b"/" + name, entry)
+    finish(os.fsencode(beneath.name_of(folder)) + b"/" + name, entry)
 
 
-def _finish(place: int | bytes, entry: TreeEntry) -> None:
+def finish(place: int | bytes, entry: TreeEntry) -> None:
     """Set owner, attributes, mode, times of a descriptor or path. The owner first: a change removes setuid bits and
     capabilities.
     """

@@ -28,12 +28,19 @@ _FOLDERS = ("blobs", "blobs/sha256")
 Sha256 = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 
 
+class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    os: str
+    architecture: str
+    variant: str = ""
+
+
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A blob of the layout."""
+    """A blob of the layout. `platform`: of an image."""
 
     media_type: str
     digest: Sha256
     size: Annotated[int, msgspec.Meta(ge=0)]
+    platform: Platform | None = None
     annotations: dict[str, str] = {}
 
 
@@ -136,7 +143,7 @@ class LayoutReader:
         self._members = _members(fd)
 
     def index(self) -> OciIndex:
-        return _decoded(self._content("index.json", 1 << 20), OciIndex, "index.json")
+        return decoded(self._content("index.json", 1 << 20), OciIndex, "index.json")
 
     def extent(self, one: Descriptor) -> Extent:
         """Where the blob is. Its digest is not checked."""
@@ -161,7 +168,7 @@ class LayoutReader:
         return os.pread(self.fd, one.size, self.extent(one).place)
 
     def manifest(self, one: Descriptor) -> OciManifest:
-        return _decoded(self.read(one, 4 << 20), OciManifest, "a manifest")
+        return decoded(self.read(one, 4 << 20), OciManifest, "a manifest")
 
     def _content(self, name: str, max_bytes: int) -> bytes:
         if name not in self._members:
@@ -201,7 +208,7 @@ def _members(fd: int) -> dict[str, Extent]:
 Decoded = TypeVar("Decoded")
 
 
-def _decoded(content: bytes, kind: type[Decoded], name: str) -> Decoded:
+def decoded(content: bytes, kind: type[Decoded], name: str) -> Decoded:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
