@@ -13,6 +13,7 @@ import pytest
 from tests.cli.test_startup import MOST_MODULES, SLOW
 from tests.homes import Home, open_home
 from tests.waiting import PATIENCE_S
+from waypoint.setup.machine import completion, outside
 
 BASH = "usr/local/share/bash-completion/completions/waypoint"
 ZSH = "usr/local/share/zsh/site-functions"
@@ -170,3 +171,19 @@ def test_completion_imports_few_modules(named: Home) -> None:
     assert "waypoint.client.wire" in loaded
     assert SLOW & loaded == set()
     assert len(loaded) < MOST_MODULES
+
+
+def test_setup_says_how_bash_reads_the_completion_without_its_package(tmp_path: Path) -> None:
+    def said_at_first(share: Path) -> list[str]:
+        said: list[str] = []
+        for _ in range(2):
+            outside.add_completion(tmp_path / "home", share, said.append, tmp_path)
+        return said
+
+    line = f". {tmp_path / 'own' / completion.BASH}"
+    assert [one for one in said_at_first(tmp_path / "own") if one.endswith(line)]
+    sourced = f"{line}; complete -p waypoint"
+    assert subprocess.run(["bash", "--norc", "-c", sourced], capture_output=True, check=True).stdout
+    (tmp_path / outside.BASH_COMPLETION).parent.mkdir(parents=True)
+    (tmp_path / outside.BASH_COMPLETION).touch()
+    assert not [one for one in said_at_first(tmp_path / "other") if "bashrc" in one]

@@ -17,6 +17,7 @@ from waypoint.model.paths import may_exist
 from waypoint.setup.machine import completion, unit
 
 SHARE = "usr/local/share"
+BASH_COMPLETION = "usr/share/bash-completion/bash_completion"  # the package that makes bash load completion files
 UNITS = "etc/systemd/system"
 SYSTEMD_RUNS = "run/systemd/system"  # sd_booted(3)
 SYSTEMCTL_S = 60.0
@@ -30,7 +31,7 @@ def install(home: Path, root: Path, say: Say) -> None:
     If `root` is `/`, the unit is also enabled and started. An error of systemctl is only printed, because Waypoint
     works without systemd.
     """
-    add_completion(home, root / SHARE, say)
+    add_completion(home, root / SHARE, say, root)
     if not (root / SYSTEMD_RUNS).is_dir():
         return
     path = root / UNITS / unit.name_of(str(home))
@@ -58,8 +59,8 @@ def remove(home: Path, root: Path, say: Say) -> None:
                 folder.rmdir()
 
 
-def add_completion(home: Path, share: Path, say: Say) -> None:
-    """Write the completion files below `share`, a folder for data, unless they exist."""
+def add_completion(home: Path, share: Path, say: Say, root: Path = Path("/")) -> None:
+    """Write the completion files below `share`, a folder for data, unless they exist. `root`: as for `install`."""
     with _homes_of(home, share) as others:
         for place, text in completion.scripts(sorted({*others, str(home)}), PROGRAM).items():
             path = share / place
@@ -67,8 +68,11 @@ def add_completion(home: Path, share: Path, say: Say) -> None:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             files.publish(str(path), text.encode(), mode=0o644)
-            if str(home) not in others:
-                say(f"wrote {path}")
+            if str(home) in others:
+                continue
+            say(f"wrote {path}")
+            if place == completion.BASH and not (root / BASH_COMPLETION).exists():
+                say(f"bash reads it with the package bash-completion, or with this line in ~/.bashrc: . {path}")
 
 
 def remove_completion(home: Path, share: Path, say: Say) -> None:
