@@ -200,7 +200,8 @@ def test_json_has_the_exit_code_the_output_and_the_reason(run: Exec) -> None:
     found = json.loads(done.stdout)
     assert done.code == 3
     assert found.pop("duration_ms") > 0
-    assert found == {"exit": 3, "by": "command", "ended": False, "output": "häuser\n"}
+    told = {name: value for name, value in found.items() if value}
+    assert told == {"exit": 3, "by": "command", "output": "häuser\n"}
     found = json.loads(run("--json", "--timeout", "0.2", "--", "sleep 1000").stdout)
     assert (found["exit"], found["by"], found["ended"], found["signal"]) == (124, "waypoint", False, "INT")
     assert found["said"].endswith("by SIGINT")

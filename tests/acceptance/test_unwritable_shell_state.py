@@ -54,7 +54,7 @@ def test_commands_run_on_a_disk_without_room_for_a_file(home: Home) -> None:
         for _ in range(2):
             ended = home.cli("exec", "-b", branch, "--json", "--", "cd /nope || exit 1").json()
             assert (ended["exit"], ended["ended"], ended["new_shell"]) == (1, False, True)
-            assert "state_lost" not in ended
+            assert not ended["state_lost"]
             assert inside(home, branch, "echo $x $(say); pgrep -c sleep; ls -A /dev/shm | grep -v cmd") == (
                 "kept said\n1\n.waypoint-req\n"
             )

@@ -51,7 +51,7 @@ def test_a_run_ends_at_its_timeout_and_prints_json(home: Home, branch: str) -> N
         "stderr_base64": "ZXJyCv8=",
     }
     ended = home.cli("run", "-b", branch, "--json", "--timeout", "60", "--", "sh", "-c", "exit 3").json()
-    assert (ended["exit"], ended["by"], ended["stdout"], "signal" in ended) == (3, "command", "", False)
+    assert (ended["exit"], ended["by"], ended["stdout"], ended["signal"]) == (3, "command", "", None)
 
 
 def test_no_color_reaches_the_command(home: Home, branch: str) -> None:

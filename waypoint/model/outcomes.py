@@ -16,6 +16,9 @@ HEADINGS = {
 for every verb.
 """
 
+NOT_RUN = dict.fromkeys(("exit", "output", "output_base64", "said", "error"))
+"""What `--json` prints about the command in a fork if there is none."""
+
 EXIT_NOT_PROVED = 5
 _MIB = 1 << 20
 SHORT = 12  # digits of a capture's id that are printed for people

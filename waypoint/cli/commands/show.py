@@ -4,6 +4,7 @@ from waypoint.cli.output import print_json, print_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UnknownName, WaypointError, one_line
 from waypoint.model.facts import CaptureFacts
+from waypoint.model.plainjson import fields
 from waypoint.model.rendering import age, capture_facts, headed, limits
 from waypoint.model.session_facts import SessionFacts
 from waypoint.model.verbs import Given
@@ -16,23 +17,32 @@ _CALLS = {
 
 
 def run(given: Given) -> int:
-    client, name = Client(given.text("home")), given.required("name")
+    client, name, as_json = Client(given.text("home")), given.required("name"), given.flag("json")
     try:
-        shown: CaptureFacts | SessionFacts = client.history.show(name)
+        shown = client.history.show(name)
     except UnknownName:
-        live = _live(client, name)
-        if live is None:
+        only_live = _live(client, name)
+        if only_live is None:
             raise
-        shown = live
-    if given.flag("json"):
-        print_json(shown)
-    elif isinstance(shown, CaptureFacts):
-        is_name = name == shown.branch or name in shown.names  # otherwise an id
-        live = _live(client, name) if is_name else None
-        print_lines(headed([*capture_facts(shown), *(_of_live(live) if live else [])]))
+        if as_json:
+            print_json(_uncaptured(only_live))
+        else:
+            print_lines(headed([*_of_uncaptured(only_live), *_of_live(only_live)]))
+        return 0
+    is_name = name == shown.branch or name in shown.names  # otherwise an id
+    live = _live(client, name) if is_name else None
+    if as_json:
+        print_json(fields(shown) | {"session": live})
     else:
-        print_lines(headed([*_of_uncaptured(shown), *_of_live(shown)]))
+        print_lines(headed([*capture_facts(shown), *(_of_live(live) if live else [])]))
     return 0
+
+
+def _uncaptured(live: SessionFacts) -> dict[str, object]:
+    """What `--json` prints about a branch without captures: the fields of a capture, as far as they are known."""
+    known = {name: getattr(live, name) for name in ("branch", "created", "base", "user", "cwd", "limits")}
+    empty: dict[str, object] = {"names": [live.branch], "parents": [], "degraded": [], "layers": {}, "removed": False}
+    return dict.fromkeys(CaptureFacts.__dataclass_fields__) | empty | known | {"session": live}
 
 
 def _live(client: Client, name: str) -> SessionFacts | None:

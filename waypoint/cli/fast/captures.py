@@ -16,7 +16,16 @@ from waypoint.client.link import ask, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
-from waypoint.model.outcomes import HEADINGS, SHORT, is_proved, point_line, proof_lines, replaced_lines, status_of
+from waypoint.model.outcomes import (
+    HEADINGS,
+    NOT_RUN,
+    SHORT,
+    is_proved,
+    point_line,
+    proof_lines,
+    replaced_lines,
+    status_of,
+)
 from waypoint.model.verbs import LIMIT_BOUNDS
 
 TYPE_CHECKING = False
@@ -145,7 +154,7 @@ def fork(given: "Given") -> int:
             return keep_best(home, members, command, (keep, score), as_json=given.flag("json"))
         return run_in_each(members, as_json=given.flag("json"))
     if given.flag("json"):
-        print_json([{**one, "exit": None} for one in forks])
+        print_json([one | NOT_RUN for one in forks])
     else:
         print_lines([str(one["branch"]) for one in forks])
     return 0

@@ -183,7 +183,7 @@ def members_of(
             members.append(Member(home, fork, command.request_for(number, fork)))
         else:
             error = lost["error"]
-            facts = {"branch": lost["branch"], "pid": None, "ms": None}
+            facts = {**dict.fromkeys(forks[0]), "branch": lost["branch"]}  # at least one has started
             members.append(Member(home, facts, from_json(error if isinstance(error, dict) else {})))
     return members
 
@@ -198,9 +198,9 @@ def run_in_each(members: Sequence[Member], *, as_json: bool) -> int:
     """Follow the commands of the members to their ends, and print the output. Returns the exit status: 1 if a command
     failed.
 
-    With `as_json`, holds all output in memory and prints `{branch, pid, ms, exit, output}` of each fork at the end,
-    with `said` if waypoint ended the command, and `error` if waypoint itself failed (exit 125), also to start the
-    session (`pid` is null then).
+    With `as_json`, holds all output in memory and prints the same fields of each fork at the end: those of `fork`,
+    `exit`, `output`, `said` (why waypoint ended the command), and `error`, if waypoint itself failed (exit 125), also
+    to start the session (`pid` is null then).
     """
     fleet = Fleet(members)
     code = _run_for_json(fleet, members) if as_json else _run_for_people(fleet, members)
@@ -247,8 +247,8 @@ def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
     fleet.drive(keep)
     records = []
     for member in members:
-        record = {**member.facts, "exit": member.exit, **as_text(bytes(outputs[member.branch]))}
-        record |= {"said": member.said} if member.said else {}
-        records.append(record | (error_value(member.error, member.exit) if member.error is not None else {}))
+        failed = {"error": None} if member.error is None else error_value(member.error, member.exit)
+        output = as_text(bytes(outputs[member.branch]))
+        records.append({**member.facts, "exit": member.exit, **output, "said": member.said or None, **failed})
     print_json(records)
     return 0

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.outcomes import HEADINGS, degraded_lines, point_line, replaced_lines, text, undone_lines
+from waypoint.model.outcomes import HEADINGS, NOT_RUN, degraded_lines, point_line, replaced_lines, text, undone_lines
 from waypoint.model.records import Conversation
 from waypoint.model.rendering import points_table, stop_line
 from waypoint.model.requests import (
@@ -140,7 +140,7 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
         {
             **{name: getattr(one, name) for name in ("branch", "pid", "ms")},
             **{name: getattr(one.session, name) for name in (*HEADINGS, "ports")},
-            "exit": None,
+            **NOT_RUN,
         }
         for one in made
     ]

@@ -5,6 +5,7 @@ from collections import deque
 
 from waypoint.branch.graph import limited
 from waypoint.model.facts import CaptureFacts
+from waypoint.model.plainjson import fields
 from waypoint.model.rendering import (
     capture_facts,
     headed,
@@ -51,9 +52,11 @@ async def log(home: Home, live: LiveSession, given: Given) -> Printed:
 
 
 async def show(home: Home, live: LiveSession, given: Given) -> Printed:
-    facts = await history.show(home, (await own.capture(home, live.branch, given.required("name"))).id)
+    name = given.required("name")
+    facts = await history.show(home, (await own.capture(home, live.branch, name)).id)
     facts = own.in_sight(home, live.branch, facts)
-    return Printed(as_text(headed(capture_facts(facts))), facts)
+    session = await sessions.session(home, live.branch) if name == live.branch else None
+    return Printed(as_text(headed(capture_facts(facts))), fields(facts) | {"session": session})
 
 
 async def op_log(home: Home, live: LiveSession, given: Given) -> Printed:
