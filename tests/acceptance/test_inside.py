@@ -323,7 +323,7 @@ def test_a_session_cannot_replace_a_checkpoint_of_another_branch(home: Home, bra
             assert "it cannot be used for something new in this session\n  next: choose" in refused.stdout
         alike = {
             home.cli("exec", "-b", branch, "--", f"waypoint checkpoint {name}").stdout.replace(name, "NAME")
-            for name in (f"{other}-cp", other, f"{other}/below")
+            for name in (f"{other}-cp", other, f"{other}-cp/below")
         }
         assert len(alike) == 1, alike
         assert {name: home.must("show", name, "--json").json()["capture"] for name in before} == before

@@ -278,4 +278,14 @@ def test_a_clash_of_names_says_whose_the_name_is(home: Home, branch: str) -> Non
     home.must("fork", f"{branch}-c", f"{branch}-f")
     refused = home.cli("checkpoint", f"{branch}-c", "-b", f"{branch}-f")
     assert (refused.code, f"a checkpoint of this name, of branch {branch}\n" in refused.stderr) == (4, True)
+    own = f"{branch}-f/{branch}-c"
+    assert f"choose another name, such as {own}, or" in refused.stderr
+    made = home.must("checkpoint", own, "-b", f"{branch}-f", "--json").json()["capture"]
+    home.must("exec", "-b", f"{branch}-f", "--", "touch /later")
+    home.must("restore", f"{branch}-c", "-b", f"{branch}-f")
+    assert home.cli("exec", "-b", f"{branch}-f", "--", "test -e /later").code == 1
+    shown = home.must("exec", "-b", f"{branch}-f", "--", f"waypoint show {branch}-c --json").json()
+    assert (shown["capture"], shown["names"]) == (made, [f"{branch}-f", own])
+    assert home.must("fork", own, "-n", "1").stdout == f"{branch}-f-{branch}-c-1\n"
+    home.must("stop", f"{branch}-f-{branch}-c-1", "--discard")
     home.must("stop", f"{branch}-f", "--discard")

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.branch.refs import rename
+from waypoint.branch.refs import remove, rename
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, FilesLayer, LiveRow, Operation, Ref, Setting, User, layers_of
 from waypoint.records.names import Names
+from waypoint.records.reading import forks_prefix
 
 USER = User(name="ann", uid=1000, gid=1000, groups=[1000], home="/home/ann", shell="/bin/bash")
 SETTING = Setting(base="/", binds=[], net="private", user=USER, cwd="/", env={}, command=[])
@@ -166,6 +167,47 @@ def test_branches_and_checkpoints_share_one_name_space(names: Names) -> None:
     assert names.names_of(capture.id) == ["main", "warm"]
 
 
+def test_a_branch_may_have_checkpoints_below_its_name(names: Names) -> None:
+    warm, other = begin_and_end(names), begin_and_end(names, "fix")
+    name_it(names, "warm", warm)
+    name_it(names, "fix/warm", other)
+    name_it(names, "new/warm", other)
+    begin(names, row_of("new"))
+    for kind, taken in (("branch", "fix/more"), ("checkpoint", "warm/er"), ("branch", "warm/er")):
+        with pytest.raises(StateConflict, match=f"the (branch|checkpoint) {taken.split('/')[0]} exists"):
+            names.check_new(taken, kind)
+    assert [forks_prefix(names, name) for name in ("warm", "fix/warm", "try/warm")] == ["warm", "fix-warm", "try/warm"]
+
+
+def test_a_name_is_looked_up_on_its_branch_first(names: Names) -> None:
+    warm, other, third = (begin_and_end(names, branch) for branch in ("main", "fix", "third"))
+    name_it(names, "warm", warm)
+    name_it(names, "fix/warm", other)
+    name_it(names, "main/own", other)  # not taken on main
+    name_it(names, "own", third)
+    name_it(names, f"fix/{warm.id[:8]}", other)
+    name_it(names, "fix/main", other)
+    found = {
+        ("warm", None): warm,
+        ("warm", "main"): warm,
+        ("warm", "fix"): other,
+        ("warm", "nosuch"): warm,
+        ("fix/warm", "main"): other,
+        ("main/warm", "fix"): warm,
+        ("own", "main"): third,
+        ("third/own", None): third,
+        ("third/own", "main"): third,
+        ("main", "fix"): warm,
+        (warm.id, "fix"): warm,
+        (warm.id[:8], "fix"): warm,
+    }
+    assert {asked: names.find(*asked) for asked in found} == found
+    for unknown in ("fix/nosuch", "main/own/er", "nosuch/warm"):
+        assert names.meant(unknown, "main") == unknown
+    remove(names, ["main/warm", "warm"], live=())
+    assert names.ref("warm") is None
+
+
 def test_a_change_that_fails_halfway_is_rolled_back(names: Names) -> None:
     row = row_of("main")
     begin(names, row)
@@ -241,6 +283,7 @@ import sys
 from pathlib import Path
 from tests.records.test_names_store import begin, capture_of, end, row_of
 from waypoint.records.names import Names
+from waypoint.records.reading import forks_prefix
 names = Names(Path(sys.argv[1]))
 number = 0
 while True:

@@ -408,7 +408,7 @@ def test_an_undo_does_not_restore_a_name_that_another_one_excludes(
 ) -> None:
     asyncio.run(history.rename("main", "new"))
     number = names.last_number()
-    name_it(names, "main/below", tip)
+    begin(names, row_of("main/below"), tip.id)
     before = state(names)
     with pytest.raises(StateConflict, match="main/below exists"):
         undo(history, number)

@@ -67,7 +67,7 @@ def in_order(name: str) -> str:
 
 
 def excludes(name: str, other: str) -> bool:
-    """Return True if the two names cannot exist at once: `a` excludes `a/b`, as a file excludes a folder of the same
+    """Return True if two branches cannot have these names: `a` excludes `a/b`, as a file excludes a folder of the same
     name.
     """
     return name.startswith(f"{other}/") or other.startswith(f"{name}/")

@@ -25,6 +25,7 @@ from waypoint.model.records import (
     StoreIdentity,
 )
 from waypoint.model.verbs import did_you_mean
+from waypoint.records import callers
 from waypoint.records.failures import damaged_record
 
 PIECE = 64
@@ -254,8 +255,8 @@ class Reader:
         self.check_free(name, kind)
 
     def check_free(self, name: str, kind: str) -> None:
-        """Raise StateConflict if the name is taken, or if a name that exists excludes it (`a` excludes `a/b`, and `a/b`
-        excludes `a`).
+        """Raise StateConflict if the name is taken, or if a name that exists excludes it: `a` excludes `a/b`, and `a/b`
+        excludes `a`, unless `a` is a branch and `a/b` a checkpoint.
         """
         taken = self.ref(name)
         on = f"{kind} {name}"
@@ -265,28 +266,58 @@ class Reader:
             )
         above = [name[:place] for place, character in enumerate(name) if character == "/"]
         # The names below `name` sort between "name/" and "name0": "0" is the character after "/".
-        query = f"SELECT name FROM refs WHERE name IN ({', '.join('?' * len(above))}) OR name > ? AND name < ? LIMIT 1"
-        row = self._execute(query, (*above, f"{name}/", f"{name}0")).fetchone()
-        if row is not None:
-            found = self.ref(row[0])
-            said = f"the {found.kind if found else 'name'} {row[0]} exists"
-            raise StateConflict("create", on, said, "choose another name", code="name-taken")
+        query = f"SELECT name, record FROM refs WHERE name IN ({', '.join('?' * len(above))}) OR name > ? AND name < ?"
+        for other, record in self._execute(query, (*above, f"{name}/", f"{name}0")):
+            found = self._decoded(record, Ref, f"the name {other}")
+            upper, lower = (found.kind, kind) if other in above else (kind, found.kind)
+            if (upper, lower) != ("branch", "checkpoint"):
+                said = f"the {found.kind} {other} exists"
+                raise StateConflict("create", on, said, "choose another name", code="name-taken")
 
-    def resolve(self, text: str) -> Capture:
+    def meant(self, text: str, branch: str | None = None) -> str:
+        """The existing name that `text` means; `text` itself if there is none.
+
+        On `branch` (None: the caller's), `warm` means the checkpoint `warm` of this branch, or else its checkpoint
+        `branch/warm`. `a/warm` means the checkpoint `warm`, if it is one of the branch `a` and nothing has the name
+        `a/warm`. Branches and ids mean themselves.
+        """
+        if branch is None and (caller := callers.current()) is not None:
+            branch = caller.branch
+        ref = self.ref(text)
+        is_open = not is_image_prefix(text) if ref is None else ref.kind == "checkpoint"
+        if branch is not None and is_open and not (ref is not None and belongs_to(self, ref, branch)):
+            below = f"{branch}/{text}"
+            if self._is_checkpoint_of(branch, below):
+                return below
+        if ref is None and is_name(text):
+            for place in (place for place, character in enumerate(text) if character == "/"):
+                if self._is_checkpoint_of(text[:place], text[place + 1 :]):
+                    return text[place + 1 :]
+        return text
+
+    def _is_checkpoint_of(self, branch: str, name: str) -> bool:
+        """A checkpoint that was taken on another branch does not count, whatever its name is: other users and programs
+        in sessions choose names, too.
+        """
+        ref = self.ref(name)
+        return ref is not None and ref.kind == "checkpoint" and belongs_to(self, ref, branch)
+
+    def resolve(self, text: str, branch: str | None = None) -> Capture:
         """Return the capture that `find` finds. Raises UnknownName if there is none or its content was removed."""
-        capture = self.find(text)
+        capture = self.find(text, branch)
         if self.standing(capture.id).removed:
             raise content_removed(capture.id)
         return capture
 
-    def find(self, text: str) -> Capture:
-        """The capture that `text` stands for: a name, the id of a capture or of its image, or a unique prefix of one.
-        If several captures have the same image, the newest. Raises UnknownName.
+    def find(self, text: str, branch: str | None = None) -> Capture:
+        """The capture that `text` stands for: a name (`meant`), the id of a capture or of its image, or a unique prefix
+        of one. If several captures have the same image, the newest. Raises UnknownName.
         """
-        ref = self.ref(text)
+        name = self.meant(text, branch)
+        ref = self.ref(name)
         if ref and ref.capture:
-            tips = self.tips_of({text: ref})
-            return tips[text] if tips else self.find(text)  # the name has just been moved
+            tips = self.tips_of({name: ref})
+            return tips[name] if tips else self.find(text, branch)  # the name has just been moved
         ids: list[str] = []
         if is_id_prefix(text):
             ids = [i for (i,) in self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 3", (f"{text}*",))]
@@ -435,6 +466,14 @@ def next_name(names: Reader, branch: str, *, within: bool) -> str:
     beginning = f"{branch}-"
     taken = [name for name, ref in names.refs_below(beginning).items() if not within or belongs_to(names, ref, branch)]
     return f"{beginning}{1 + max((int(name[len(beginning) :]) for name in taken), default=0)}"
+
+
+def forks_prefix(names: Reader, name: str) -> str:
+    """What the names of forks of `name` begin with. A branch `fix` excludes branches `fix/warm-1`, so a checkpoint
+    `fix/warm` has forks `fix-warm-1`.
+    """
+    above = (names.ref(name[:place]) for place, character in enumerate(name) if character == "/")
+    return name.replace("/", "-") if any(ref is not None and ref.kind == "branch" for ref in above) else name
 
 
 def branch_of(names: Reader, capture: Capture) -> str:

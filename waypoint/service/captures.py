@@ -13,7 +13,7 @@ from waypoint.model.records import Capture, Tier
 from waypoint.model.requests import CheckpointRequest, ForkRequest, ProveRequest, RestoreRequest
 from waypoint.model.session_facts import CriuLogFacts, ExchangedFacts, ReplacedFacts, SessionFacts
 from waypoint.model.verbs import MAX_FORKS
-from waypoint.records.reading import next_name
+from waypoint.records.reading import forks_prefix, next_name
 from waypoint.service import capture_facts, layers
 from waypoint.service.home import Home
 from waypoint.service.returning import returned
@@ -125,7 +125,7 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
     After an error (UnknownName, StateConflict, CannotCapture, Failed) the old session continues unchanged.
     """
     failed: list[Degradation] = []
-    layers.check_places(home, request.name, request.attach_at)
+    layers.check_places(home, request.name, request.attach_at, branch)
     for option in ("--attach-at", "--tier"):
         if request.only is not None and (request.attach_at if option == "--attach-at" else _tier_of(request)):
             said = f"{option} cannot be combined with --only"
@@ -164,7 +164,7 @@ async def fork(home: Home, request: ForkRequest) -> ForksFacts:
     """Start sessions on new branches from a capture: all of them or none, unless the request is `partial`."""
     begin = time.monotonic()
     layers.check_places(home, request.name, request.attach_at)
-    branches, failures = _branches_of(request), Failures()
+    branches, failures = _branches_of(home, request), Failures()
     wish = forking.Wish(_tier_of(request), request.attach_at, request, failures if request.partial else None)
     lives, origin = await forking.fork(home.sessions, request.name, branches, before_capture, wish)
     failed = await asyncio.gather(*(run_hooks(live, "post-restore") for live in lives))
@@ -191,7 +191,7 @@ def _tier_of(request: CheckpointRequest | RestoreRequest | ForkRequest) -> Tier 
     return None if request.tier == "auto" else request.tier
 
 
-def _branches_of(request: ForkRequest) -> list[str]:
+def _branches_of(home: Home, request: ForkRequest) -> list[str]:
     """Return the requested names of the new branches, without checking them. Raises UsageProblem."""
     name, branches, count, prefix = request.name, request.branches, request.count, request.prefix
     if bool(branches) == (count is not None):
@@ -210,4 +210,5 @@ def _branches_of(request: ForkRequest) -> list[str]:
         return list(branches)
     if count > MAX_FORKS:
         raise forking.too_many(f"{count} branches")
-    return [f"{prefix if prefix is not None else name}-{number}" for number in range(1, count + 1)]
+    prefix = forks_prefix(home.names, name) if prefix is None else prefix
+    return [f"{prefix}-{number}" for number in range(1, count + 1)]

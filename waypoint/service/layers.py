@@ -98,13 +98,13 @@ def attachments(attach: Mapping[str, str]) -> list[Attachment]:
     return [Attachment(kind, source, user) for kind, source in attach.items()]
 
 
-def check_places(home: Home, name: str, attach_at: Mapping[str, str]) -> None:
-    """Raise UnknownName for a kind that is not attached to the capture `name`, UsageProblem for a path at which nothing
-    can be placed in a session that is made from it.
+def check_places(home: Home, name: str, attach_at: Mapping[str, str], branch: str | None = None) -> None:
+    """Raise UnknownName for a kind that is not attached to the capture `name` (on `branch`), UsageProblem for a path at
+    which nothing can be placed in a session that is made from it.
     """
     if not attach_at:
         return
-    origin = home.names.resolve(name)
+    origin = home.names.resolve(name, branch)
     for kind, path in attach_at.items():
         ATTACHED.of(origin, kind)
         tried = f"place the layer {kind} at"

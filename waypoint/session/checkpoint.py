@@ -17,7 +17,7 @@ from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.capture.taking import is_disk_full
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import CannotCapture, Failed, StateConflict
-from waypoint.model.names import parse_name
+from waypoint.model.names import is_name, parse_name
 from waypoint.model.records import Capture, Point, Reason, Ref, Tier
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.records.change import Change
@@ -292,7 +292,10 @@ def _check_name_free(resources: Resources, branch: str, options: CaptureOptions)
         park = " --park" if options.keep_frozen else ""  # also for `stop --checkpoint`, which has no --force
         move = f", or replace that checkpoint: waypoint checkpoint --force {name} -b {branch}{park}"
         can_move = _may_move(resources.names, branch, options._replace(force=True), found)
-        next_step = "choose another name" + (move if can_move else "")
+        own = f"{branch}/{name}"
+        is_free = not name.startswith(f"{branch}/") and is_name(own) and resources.names.ref(own) is None
+        other = f", such as {own}" if is_free and not belongs_to(resources.names, found, branch) else ""
+        next_step = f"choose another name{other}" + (move if can_move else "")
         said = f"there is a {found.kind} of this name{_whose(resources, branch, found)}"
         raise StateConflict("create", f"checkpoint {name}", said, next_step, code="name-taken")
     if found is None:

@@ -88,7 +88,7 @@ async def restore(
     its shell must answer before the old one ends. After a failure the old session continues.
     """
     rights.check_name(sessions.resources, name, "restore")
-    origin = sessions.resources.names.resolve(name)
+    origin = sessions.resources.names.resolve(name, branch)
     async with sessions.turn(branch):
         _check_rights(sessions.resources, branch, name, origin)
         live = await sessions.settled(branch)
@@ -124,7 +124,7 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
     """
     resources = sessions.resources
     rights.check_name(resources, name, "restore")
-    origin = resources.names.resolve(name)
+    origin = resources.names.resolve(name, branch)
     async with sessions.turn(branch):
         _check_rights(resources, branch, name, origin)
         live = await sessions.settled(branch)
@@ -171,7 +171,7 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
     """
     resources = sessions.resources
     rights.check_name(resources, name, "restore")
-    origin = resources.names.resolve(name)
+    origin = resources.names.resolve(name, branch)
     async with sessions.turn(branch):
         _check_rights(resources, branch, name, origin)
         live = await sessions.settled_live(branch)

@@ -229,9 +229,10 @@ CHECKPOINT = Verb(
     ),
     """Save the session's files, processes and terminal as checkpoint NAME.
 
-    Without NAME, the checkpoint is named after the branch, with the next number: main-3. The session continues. Prints
-    the name, the id of the capture, its tier, and how long the session was paused. Anything that could not be saved
-    completely is reported on stderr.
+    Without NAME, the checkpoint is named after the branch, with the next number: main-3. If another branch has NAME,
+    choose BRANCH/NAME, for which NAME stands on this branch. The session continues. Prints the name, the id of the
+    capture, its tier, and how long the session was paused. Anything that could not be saved completely is reported on
+    stderr.
 
     If nothing has changed since the session's last checkpoint, because no program of the session has run, NAME stands
     for the capture of that checkpoint, and the session is not paused. A session with --bind or --net host, or with more
@@ -295,7 +296,8 @@ RESTORE = Verb(
 
     NAME is a checkpoint, the id of a capture (at least 4 of its digits), or a branch, which stands for its latest
     capture. Without --branch: if NAME is a branch, its session is replaced; otherwise the session of the branch on
-    which the capture was taken. If the branch has no running session, one is started.
+    which the capture was taken. If the branch has no running session, one is started. With '-b fix', warm stands for
+    the checkpoint fix/warm, unless warm itself was taken on fix.
 
     Before a running session is replaced, it is captured with its processes, so that 'waypoint undo' can restore it. If
     this is impossible, nothing is replaced and the exit status is 5 (see --lose-processes). Attached terminals stay

@@ -23,7 +23,7 @@ from waypoint.model.requests import (
     WantedTier,
 )
 from waypoint.model.verbs import Given
-from waypoint.records.reading import Reader, belongs_to, next_name
+from waypoint.records.reading import Reader, belongs_to, forks_prefix, next_name
 from waypoint.service import captures, history, points, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
@@ -48,9 +48,9 @@ def check_named(names: Reader, branch: str, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _no_names_of_others(names: Reader, branch: str, *wanted: str) -> Iterator[None]:
+def _no_names_of_others(names: Reader, branch: str, *wanted: str, instead: str = "") -> Iterator[None]:
     """Give one and the same reason for each new name in `wanted` that cannot be used, unless it is a checkpoint of
-    `branch`: a session learns nothing about the names of others.
+    `branch`: a session learns nothing about the names of others. `instead`: a name that the error proposes.
     """
     try:
         yield
@@ -59,7 +59,8 @@ def _no_names_of_others(names: Reader, branch: str, *wanted: str) -> Iterator[No
         if error.code != "name-taken" or branch in wanted or any(belongs_to(names, ref, branch) for ref in refs):
             raise
         said = "it cannot be used for something new in this session"
-        raise StateConflict("create", error.on, said, "choose another name", code="name-taken") from None
+        next_step = "choose another name" + (f", such as {instead}" if instead else "")
+        raise StateConflict("create", error.on, said, next_step, code="name-taken") from None
 
 
 def _tier(given: Given) -> WantedTier:
@@ -75,7 +76,9 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
         tier=_tier(given),
         force=given.flag("force"),
     )
-    with _no_names_of_others(home.names, live.branch, name):
+    below = f"{live.branch}/"
+    instead = "" if name.startswith(below) else f"{below}{name}"
+    with _no_names_of_others(home.names, live.branch, name, instead=instead):
         made = await captures.checkpoint_of(home, live.branch, request, within=True)
     said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms"
     return Printed(_text([said], made), made)
@@ -130,7 +133,7 @@ async def rewind(home: Home, live: LiveSession, given: Given) -> Printed:
 async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     name, count, prefix = given.required("name"), given.number("count"), given.text("prefix")
     if count is not None and prefix is None:
-        prefix = name  # the request below may name the capture by its id
+        prefix = forks_prefix(home.names, name)  # the request below may name the capture by its id
     check_session_count(home.sessions.resources, count if count is not None else len(given.texts("branches")))
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
     request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix, tier=_tier(given))

@@ -36,7 +36,7 @@ def in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:
 def _find_capture(home: Home, branch: str, name: str) -> Capture:
     # A process learns nothing about other branches: neither their names nor whether there are any.
     with contextlib.suppress(UnknownName):
-        found = home.names.resolve(name)
+        found = home.names.resolve(name, branch)
         start = tip(home, branch)
         if any(capture.id == found.id for capture in walk_back(home.names, [start] if start else [])):
             return found
