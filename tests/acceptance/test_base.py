@@ -41,7 +41,7 @@ def test_a_base_is_what_the_session_sees(home: Home, base: Path) -> None:
 
 
 def test_a_base_may_be_a_relative_path_and_has_its_own_users(home: Home, base: Path) -> None:
-    command = home.argv("shell", "from-here", "-d", "--base", base.name, "--user", "tester")
+    command = home.argv("shell", "from-here", "-d", "--base", f"./{base.name}", "--user", "tester")
     subprocess.run(command, env=home.env, cwd=base.parent, check=True, capture_output=True)
     assert inside(home, "from-here", "id; pwd; touch mine; stat -c %U mine") == (
         "uid=4321(tester) gid=4322(testers) groups=4322(testers),4323(extra)\n/home/tester\ntester\n"

@@ -25,7 +25,7 @@ class Place:
         (folder / "base/bin").mkdir(parents=True)
         (folder / "base/bin/tool").write_text("a later version")
         self.area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the pool is not used
-        setting: Any = SimpleNamespace(base=str(folder / "base"))
+        setting: Any = SimpleNamespace(base=str(folder / "base"), pinned=None)
         self.origin: Any = SimpleNamespace(id="f" * 32, setting=setting, tier="live")
         kept = self.area.hot.base(self.origin.id)
         kept.mkdir(parents=True)

@@ -233,7 +233,7 @@ def test_new_tables_are_empty_after_a_migration(migrated: Names) -> None:
 def test_a_new_file_has_the_tables_of_a_migrated_one(kept: Path, tmp_path: Path) -> None:
     def tables(path: Path) -> list[tuple[object, ...]]:
         Names(path).close()
-        assert format_of(path) == format.FORMAT == 8
+        assert format_of(path) == format.FORMAT == 9
         with contextlib.closing(sqlite3.connect(path)) as db:
             return db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
 

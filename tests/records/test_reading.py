@@ -115,7 +115,7 @@ def test_links_are_listed_in_pieces_the_newest_first(names: Names, many: list[Ca
     assert [len(piece) for piece in pieces] == [PIECE, PIECE, 10]
     newest_first = sorted(many, key=lambda one: (-one.created, one.id))
     assert [link for piece in pieces for link in piece] == [
-        (one.id, one.created, one.parents, "main") for one in newest_first
+        (one.id, one.created, one.parents, "main", "/") for one in newest_first
     ]
     ids = [one.id for one in newest_first]
     assert list(names.captures_of(ids).items()) == list(zip(ids, newest_first, strict=True))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from waypoint.model.records import Capture
+from waypoint.model.records import NO_BASE, Capture
 from waypoint.records.reading import PIECE, Link, Reader
 
 Item = TypeVar("Item")
@@ -32,8 +32,8 @@ def walk_back(names: Reader, tips: Iterable[Capture]) -> Iterator[Capture]:
 
 
 def walk_all(names: Reader) -> Iterator[list[str]]:
-    """The ids of all captures, the newest first, children before parents: also where a child has an earlier time than
-    its parent, because the clock was set back. Parents without a record are left out.
+    """The ids of all captures of sessions, the newest first, children before parents: also where a child has an earlier
+    time than its parent, because the clock was set back. Parents without a record are left out.
 
     Yields lists of at most PIECE ids. The first lists are empty, one for each piece of links read: all links must be
     read before the first id is known.
@@ -41,7 +41,7 @@ def walk_all(names: Reader) -> Iterator[list[str]]:
     links: dict[str, Link] = {}
     children = Counter[str]()  # for each capture, how many of its children are still to come
     for piece in names.iter_links():
-        links.update((link.id, link) for link in piece)
+        links.update((link.id, link) for link in piece if link.base != NO_BASE)
         children.update(parent for link in piece for parent in link.parents)
         yield []
     yield from in_pieces(_in_order(links, children))

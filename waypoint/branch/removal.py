@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from waypoint.capture.captures import Captures
-from waypoint.model.records import Capture, Intent, Operation
+from waypoint.model.records import NO_BASE, Capture, Intent, Operation, pinned_id
 from waypoint.records.change import Change
 from waypoint.records.names import Names
 from waypoint.records.reading import Link, Reader
@@ -25,8 +25,10 @@ MOST_POINTS = 100
 """So many points of each branch (Point) are kept as long as operations can be undone."""
 
 
-Why = Literal["name", "undo", "last", "daily"]
-"""Why a capture is kept: a name stands for it, an undo needs it, or the policy keeps it."""
+Why = Literal["name", "undo", "last", "daily", "base"]
+"""Why a capture is kept: a name stands for it, an undo needs it, the policy keeps it, or it is a base that has a
+name, or is below a session or a kept capture.
+"""
 
 
 class Policy(NamedTuple):
@@ -90,9 +92,14 @@ def survey(names: Reader, since: float, policy: Policy = NO_POLICY, first: int =
     for piece in names.iter_links():
         links += piece
     removed = names.removed()
-    for capture, why in _kept_by(policy, [link for link in links if link.id not in removed]):
+    for capture, why in _kept_by(policy, [one for one in links if one.id not in removed and one.base != NO_BASE]):
         keep([capture], why)
-    removable = [link.id for link in reversed(links) if link.id not in kept and link.id not in removed]
+    keep((base.capture for base in names.bases().values()), "base")
+    below = {pinned_id(link.base) for link in links if link.id in kept and link.id not in removed} - {None}
+    keep(names.bases_in_use() | {one for one in below if one}, "base")
+    gone = [link for link in reversed(links) if link.id not in kept and link.id not in removed]
+    gone.sort(key=lambda link: link.base == NO_BASE)  # a base after the captures on it
+    removable = [link.id for link in gone]
     return Survey(removable, kept, first, {link.id: link.parents for link in links}, removed, last_undo)
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from shellwrap.ring import Ring
 from waypoint.capture import bounds, sealing, survey
+from waypoint.capture.bases import Bases
 from waypoint.capture.dumping_later import Completion, FrozenSession, dump, is_awaited, without_processes
 from waypoint.capture.layers import base_files
 from waypoint.capture.layers.attached import ATTACHED
@@ -140,6 +141,7 @@ class Captures:
         self._area = Area(pool, Hot(home))
         self.images = Images(home / "store", self._area, names, writing)
         self.archives = Archives(self.images, self._area, names)
+        self.bases = Bases(self.images, self._area, names, writing, self.readmit)
         self._names = names
         self._find_criu = find_criu
         self._spawn_beside = spawn_beside
@@ -323,14 +325,43 @@ class Captures:
 
     @contextlib.contextmanager
     def hold(self, capture: Capture) -> "Iterator[HeldCapture]":
-        """Keep a capture on disk during the `with` block, even if it is dropped. If it is in the store only, it is
-        extracted first. Raises UnknownName if it is removed already.
+        """Keep a capture on disk during the `with` block, even if it is dropped, and the pinned base below it. If they
+        are in the store only, they are extracted first. Raises UnknownName if it is removed already.
         """
+        with contextlib.ExitStack() as held:
+            for base in self._base_of(capture):
+                held.enter_context(self._hold_alone(base))
+            yield held.enter_context(self._hold_alone(capture))
+
+    @contextlib.contextmanager
+    def _hold_alone(self, capture: Capture) -> "Iterator[HeldCapture]":
+        """Like `hold`, without the base, of which the store needs nothing."""
         with self._kept(capture):
             capture = self.settled(capture)
             self.images.make_hot(capture)
             self._area.hot.note_use(capture.id)
             yield HeldCapture(self._area, capture, self._find_criu, self.images)
+
+    def _base_of(self, capture: Capture) -> list[Capture]:
+        """The pinned base below the capture, if there is one. Raises UnknownName if this home does not have it."""
+        pinned = capture.setting.pinned
+        if pinned is None:
+            return []
+        found = list(self._names.captures_of([pinned], may_lack=True).values())
+        if not found or self._names.standing(pinned).removed:
+            said, next_step = "this home does not have the base below it", "import an archive that has it"
+            raise UnknownName("read", f"capture {capture.id[:12]}", said, next_step)
+        return found
+
+    def is_ready(self, capture: Capture) -> bool:
+        """Whether `hold` would return at once."""
+        whole = [capture, *self._base_of(capture)]
+        return all(self.images.is_hot(one) for one in whole) and not self.is_awaited(capture)
+
+    def readmit(self, capture_id: str) -> None:
+        """Let a base be held again that was removed, and is recorded once more (its id follows from its content)."""
+        with self._lock:
+            self._removing.discard(capture_id)
 
     @contextlib.contextmanager
     def _kept(self, capture: Capture) -> Iterator[None]:
@@ -442,7 +473,7 @@ class Captures:
         """
         size = sum(int(record.get("size_bytes") or 0) for record in capture.layers.values())
         self._area.check_space(size, "an image", "store", f"capture {capture.id[:12]}")
-        with self.hold(capture):
+        with self._hold_alone(capture):
             return self.images.ingest(self.complete(capture), on_progress)
 
     def evict(self, capture: Capture) -> bool:
@@ -452,7 +483,7 @@ class Captures:
 
         def is_held() -> bool:
             with self._lock:
-                return capture.id in self._holders
+                return capture.id in self._holders or (capture.is_base and capture.id in self._names.bases_in_use())
 
         with self._moving:
             return self.images.evict(capture, is_held)

@@ -29,13 +29,13 @@ class Limits(TypedDict, total=False):
 class StartOptions(Limits, total=False):
     """Options of a new session (docs/protocol.md, `POST /v1/sessions`). The daemon chooses those that are missing.
 
-    `from_name`: continue from the files of this branch or capture. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
-    `cwd`: a directory that exists in the session. `shell`: the path or name of a shell. `env`: only the type of the
-    terminal, language and time zone are used. `command`: runs in place of the shell. `allow`: additional rights.
-    `allow_net`: the only names and networks that the session can reach. `auto`: make points at prompts, to which
-    `rewind` can return. `idle_park`, `ttl`: park the session when nobody has used it for so many seconds, and so many
-    seconds after its start; 0: never. `publish`: `[ADDRESS:]HOST:SESSION`, ports of the machine that lead to ports of
-    the session.
+    `from_name`: continue from the files of this branch or capture. `base`: the name of a pinned base, or an
+    absolute path. `binds`: `HOST:PATH[:ro]`. `user`: a name or number. `cwd`: a directory that exists in the
+    session. `shell`: the path or name of a shell. `env`: only the type of the terminal, language and time zone are
+    used. `command`: runs in place of the shell. `allow`: additional rights. `allow_net`: the only names and
+    networks that the session can reach. `auto`: make points at prompts, to which `rewind` can return. `idle_park`,
+    `ttl`: park the session when nobody has used it for so many seconds, and so many seconds after its start; 0:
+    never. `publish`: `[ADDRESS:]HOST:SESSION`, ports of the machine that lead to ports of the session.
     """
 
     from_name: str

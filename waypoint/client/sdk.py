@@ -59,6 +59,7 @@ from waypoint.model.session_facts import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # loaded only when they are used: most commands do not need them
+    from waypoint.client.bases import Bases
     from waypoint.client.files import Files
     from waypoint.client.history import ApplyPlan, History
     from waypoint.model.facts import ApplyFacts, ChangeFacts, CheckpointFacts, PointFacts, PointMadeFacts
@@ -129,6 +130,13 @@ class Client:
         from waypoint.client.history import History
 
         return History(self.home)
+
+    @property
+    def bases(self) -> "Bases":
+        """Pinned bases."""
+        from waypoint.client.bases import Bases
+
+        return Bases(self.home)
 
     def files(self, name: str) -> "Files":
         """The files of a capture, or of a branch: its running session, if there is one."""

@@ -460,7 +460,7 @@ class KeptFacts(TypedDict):
     branch: str
     created: str
     names: list[str]
-    why: list[Literal["name", "undo", "last", "daily"]]
+    why: list[Literal["name", "undo", "last", "daily", "base"]]
 
 
 HeldBy = Literal["names", "policy", "undo", "files"]
@@ -542,6 +542,43 @@ class EvictFacts:
     evicted: list[EvictedFacts]
     kept: list[str]
     freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseFacts:
+    """A pinned base. `id`: of its content, the beginning of `image`, which is its id in the store. `source`: from what
+    it was made. `on_disk`: whether its files are also outside of the store. `sessions`: the branches of the live
+    sessions on it.
+    """
+
+    name: str
+    id: str
+    image: str | None
+    source: str
+    created: str
+    on_disk: bool
+    sessions: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseMadeFacts:
+    """A base that was made. `devices`: the number of device nodes that were left out. `new_bytes`: by how much the
+    store has grown.
+    """
+
+    name: str
+    id: str
+    image: str
+    devices: int
+    new_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRemovedFacts:
+    """The name of a base that was removed, and the base's id."""
+
+    name: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

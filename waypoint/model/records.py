@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 import msgspec
 
 from waypoint.model.conditions import Degradation
-from waypoint.model.ids import ID_PATTERN
+from waypoint.model.ids import ID_PATTERN, is_id
 from waypoint.model.names import MAX_NAME_BYTES, NAME_PATTERN
+from waypoint.model.paths import OWN_FOLDER
 
 Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 """An id, checked whenever a record is decoded: ids become names of files and folders, and a home's database may come
@@ -147,15 +148,33 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
 
 
+_PINNED = f"/{OWN_FOLDER}/base/"
+NO_BASE = f"/{OWN_FOLDER}/none"
+"""`Setting.base` of the capture that is a pinned base itself."""
+
+
+def base_of(capture_id: str) -> str:
+    """`Setting.base` of the sessions on the pinned base with this id. No folder has this path: the files lie in the
+    pool, at another place in each home (upper/layout.py).
+    """
+    return f"{_PINNED}{capture_id}"
+
+
+def pinned_id(base: str) -> str | None:
+    """The id of the pinned base that `base`, a `Setting.base`, means; None: a folder of the machine."""
+    found = base.removeprefix(_PINNED)
+    return found if found != base and is_id(found) else None
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of a session, kept with each capture so that restored sessions have them, too.
 
-    `base`: the root file system below the session. `cwd`: where the shell starts. `env`: variables taken from the
-    caller. `command`: runs in place of a shell, unless empty. `shell`: the requested path; "": the user's shell.
-    `limits`: as requested. `allow_net`: if not empty, the only reachable names and networks. `auto`: points are made at
-    prompts. `idle_park`, `ttl`: seconds after which an unused session, and any session, is parked; 0: never. `since`:
-    when the time of `ttl` has begun, in seconds since the epoch. `publish`: of a live session as they are, else as they
-    were.
+    `base`: the root file system below the session: a folder of the machine, or what `base_of` returns. `cwd`: where the
+    shell starts. `env`: variables taken from the caller. `command`: runs in place of a shell, unless empty. `shell`:
+    the requested path; "": the user's shell. `limits`: as requested. `allow_net`: if not empty, the only reachable
+    names and networks. `auto`: points are made at prompts. `idle_park`, `ttl`: seconds after which an unused session,
+    and any session, is parked; 0: never. `since`: when the time of `ttl` has begun, in seconds since the epoch.
+    `publish`: of a live session as they are, else as they were.
     """
 
     base: str
@@ -174,6 +193,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttl: float = 0.0
     since: float = 0.0
     publish: list[Published] = []
+
+    @property
+    def pinned(self) -> str | None:
+        """The id of the session's pinned base; None: it runs on a folder of the machine."""
+        return pinned_id(self.base)
 
 
 class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -378,6 +402,11 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     automatic: bool = False
 
     @property
+    def is_base(self) -> bool:
+        """Whether this is no state of a session, but the files below sessions (capture/bases.py)."""
+        return self.setting.base == NO_BASE
+
+    @property
     def tree(self) -> str:
         """The sealed upper tree in the pool with the capture's files."""
         return str(self.layers["files"]["tree"])
@@ -465,6 +494,16 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True):
     capture: Id | None
     origin: Id | None = None
     created: float = 0.0
+
+
+class BaseRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The target of the name of a pinned base. `capture`: its files. `source`: from which it was made, in words.
+    `created`: seconds since the epoch.
+    """
+
+    capture: Id
+    source: str
+    created: float
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):

@@ -138,6 +138,16 @@ class EvictRequest(Request, frozen=True):
     names: list[str] | None = None
 
 
+class BaseRequest(Request, frozen=True):
+    """Make a pinned base of the folder `source`, an absolute path on the host. `force`: the name may mean another base,
+    which it then means no more.
+    """
+
+    name: str
+    source: str
+    force: bool = False
+
+
 class ExportRequest(Request, frozen=True):
     """Write a capture and its ancestors to the file `dest`, which must not exist. `sign`: a file with an Ed25519
     private key. Both are absolute paths on the host. `oci_layers`: add layers that other tools can read.

@@ -12,6 +12,7 @@ from waypoint.model.records import (
     Applied,
     Aside,
     Aspect,
+    BaseRef,
     Capture,
     Intent,
     Layers,
@@ -73,6 +74,13 @@ class Change(Reader):
         if ref is None or ref.kind != "branch":
             raise UnknownName("move", f"branch {branch}", "there is no such branch", "'waypoint branch' lists them")
         self.put(branch, msgspec.structs.replace(ref, capture=capture_id))
+
+    def put_base(self, name: str, ref: BaseRef | None) -> None:
+        """Set the name of a pinned base, whether or not it exists; None: remove the name."""
+        if ref is None:
+            self._execute("DELETE FROM bases WHERE name = ?", (name,))
+        else:
+            self._execute("INSERT OR REPLACE INTO bases VALUES (?, ?)", (name, msgspec.json.encode(ref)))
 
     # --- captures, and their left-overs on disk
 

@@ -100,6 +100,11 @@ def _to_8(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE standings ADD COLUMN changes BLOB")
 
 
+def _to_9(db: sqlite3.Connection) -> None:
+    """From format 8 to 9. New table: `bases`, the names of pinned bases."""
+    db.execute("CREATE TABLE bases (name TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID")
+
+
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
     2: _to_3,
     3: _to_4,
@@ -107,6 +112,7 @@ MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
     5: _to_6,
     6: _to_7,
     7: _to_8,
+    8: _to_9,
 }
 """The migrations, by the format that each one starts from. A migration does not use the program's record types, since
 these change with later formats.

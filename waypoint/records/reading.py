@@ -11,6 +11,7 @@ from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, Usag
 from waypoint.model.ids import is_id, is_id_prefix, is_image_prefix
 from waypoint.model.names import in_order, is_name
 from waypoint.model.records import (
+    BaseRef,
     Capture,
     ChangeCount,
     FilesLayer,
@@ -42,13 +43,18 @@ _ANOTHER_CAPTURE = "choose another capture ('waypoint log --all' lists them)"
 
 class Link(NamedTuple):
     """A capture in the graph of captures: its id, the time when it was taken, the ids of its parents, and a key of the
-    branch on which it was taken, which stays the same when the branch is renamed.
+    branch on which it was taken, which stays the same when the branch is renamed; and `Setting.base`.
     """
 
     id: str
     created: float
     parents: list[str]
     branch: str | float
+    base: str
+
+
+class _Below(msgspec.Struct):
+    base: str
 
 
 class _Place(msgspec.Struct):
@@ -56,10 +62,11 @@ class _Place(msgspec.Struct):
 
     parents: list[Id]
     branch: str
+    setting: _Below
     branch_created: float = 0.0
 
     def link(self, capture_id: str, created: float) -> Link:
-        return Link(capture_id, created, self.parents, self.branch_created or self.branch)
+        return Link(capture_id, created, self.parents, self.branch_created or self.branch, self.setting.base)
 
 
 class Reader:
@@ -192,6 +199,19 @@ class Reader:
         """What the name stands for; None if there is no such name."""
         row = self._execute("SELECT record FROM refs WHERE name = ?", (name,)).fetchone()
         return self._decoded(row[0], Ref, f"the name {name}") if row else None
+
+    def bases(self) -> dict[str, BaseRef]:
+        """The pinned bases that have names, by name, sorted as `in_order` says."""
+        rows = sorted(self._execute("SELECT name, record FROM bases", ()).fetchall(), key=lambda row: in_order(row[0]))
+        wrong = next((name for name, _ in rows if not is_name(name)), None)
+        if wrong is not None:
+            raise damaged_record("the bases", self.path, f"{wrong!r} is not a name")
+        return {name: self._decoded(record, BaseRef, f"the base {name}") for name, record in rows}
+
+    def bases_in_use(self) -> set[str]:
+        """The ids of the pinned bases of all live sessions, and of those that are being started."""
+        rows = (row.setting.pinned for is_ready in (True, False) for row in self.live(ready=is_ready))
+        return {pinned for pinned in rows if pinned is not None}
 
     def refs_below(self, beginning: str) -> dict[str, Ref]:
         """The names that are `beginning` and a number, with their refs. `beginning` has only characters of names."""
@@ -328,6 +348,9 @@ class Reader:
             )
             ids += [one for (one,) in self._execute(query, (f"{text}*",)) if one not in ids]
         if len(ids) == 1 and (found := self.captures_of(ids, may_lack=True)):
+            if found[ids[0]].is_base:
+                next_step = "'waypoint base list' shows its name; 'waypoint shell --base NAME' starts a session on it"
+                raise UnknownName("use", f"capture {text}", "it is a base, not a state of a session", next_step)
             return found[ids[0]]
         if len(ids) > 1:
             raise UnknownName(

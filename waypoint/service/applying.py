@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import os
 
+from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import ApplyFacts, CommitFacts, ConflictFacts
 from waypoint.model.names import MACHINE
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, Setting
 from waypoint.model.requests import ApplyRequest, CommitRequest
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
@@ -76,11 +77,19 @@ async def commit(home: Home, request: CommitRequest) -> CommitFacts:
     """
     top = os.path.normpath(request.repository)
     async with held_now(home.sessions, request.name, "apply") as held:
+        _check_base(request.name, held.capture.setting)
         with applying.failing("commit to", top):
             count = await asyncio.to_thread(
                 repositories.commit, home.sessions.resources, held, top, request.branch, request.paths
             )
     return CommitFacts(repository=top, branch=request.branch, files=count)
+
+
+def _check_base(name: str, setting: Setting) -> None:
+    """Raise UsageProblem if the files of the session are none of this machine's."""
+    if setting.pinned is not None:
+        said = "it runs on a pinned base, so its files correspond to none of this machine"
+        raise UsageProblem("apply", name, said, f"copy files out of it: waypoint cp {name}:PATH DEST")
 
 
 def _is_next(home: Home, branch: str, planned: Capture) -> bool:
@@ -98,6 +107,7 @@ async def _prepare(home: Home, request: ApplyRequest, planned: Capture | None) -
     setting = origin.setting if origin is not None else live.record.row.setting if live is not None else None
     assert setting is not None
     rights.check_origin(resources, setting.user, "apply", request.name)
+    _check_base(request.name, setting)
     if live is not None:
         with applying.failing("apply", request.name):
             await asyncio.to_thread(moved_folders.copy_content, resources, live, request.paths)

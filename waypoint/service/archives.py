@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import TypeVar
 
+from waypoint.capture.storing.base_records import base_id
 from waypoint.capture.storing.orders import ArchiveFile, Inspected
 from waypoint.launch.ground import id_choice
 from waypoint.linux.tasks.stages import OpenStage, stage
@@ -81,6 +82,7 @@ async def import_archive(home: Home, request: ImportRequest) -> ImportFacts:
     for path in filter(None, (request.source, request.require_signature)):
         check_absolute("import", path)
     file = ArchiveFile(path=request.source, user=user, key=request.require_signature or "")
+    await home.jobs.ended("gc")  # it may be removing a base that the archive has
 
     def work(job: Job) -> Callable[[], ImportFacts]:
         def take_in() -> ImportFacts:
@@ -98,7 +100,14 @@ def _import(home: Home, request: ImportRequest, file: ArchiveFile, on_progress: 
     names = _new_names(home, request, found)
     _check_rights(home, found, is_shifted=is_shifted)
     with home.storing.lock:
-        captures, new_bytes = home.captures.archives.take_in(file, found, names, on_progress)
+        prefix = None if request.name is not None else request.prefix
+        captures, new_bytes = home.captures.archives.take_in(
+            file, found, names, on_progress, lambda name: f"{prefix}{name}" if name and prefix is not None else ""
+        )
+    for one in captures:
+        if one.is_base:
+            home.captures.readmit(one.id)
+            home.due_for_removal.pop(one.id, None)
     tip = captures[-1]
     image = home.names.standing(tip.id).image
     assert image is not None
@@ -108,7 +117,7 @@ def _import(home: Home, request: ImportRequest, file: ArchiveFile, on_progress: 
         capture=tip.id,
         image=image,
         tier=tip.tier,
-        captures=len(captures),
+        captures=sum(not one.is_base for one in captures),
         new_bytes=new_bytes,
         digest=found.digest,
         signed=request.require_signature is not None,
@@ -132,9 +141,14 @@ def _new_names(home: Home, request: ImportRequest, found: Inspected) -> list[str
 
 def _check_rights(home: Home, found: Inspected, *, is_shifted: bool) -> None:
     """Check users, bases, binds and networks of the captures, as for the start of a session."""
+    inside = {base_id(one.image) for one in found.captures if one.capture.is_base and one.image is not None}
     for one in found.captures:
         if one.image is None:
             continue
+        pinned = one.capture.setting.pinned
+        if pinned is not None and pinned not in inside and not home.names.captures_of([pinned], may_lack=True):
+            said = f"neither it nor this home has the base {pinned[:12]}, on which a capture in it depends"
+            raise StoreDamaged("import", "the archive", said, "export the capture again", code="archive-refused")
         rights.restricted(home.sessions.resources, one.capture.setting)
         said = _why_not_ids(one.capture, is_shifted=is_shifted)
         if said:
@@ -160,7 +174,7 @@ def _why_not_ids(capture: Capture, *, is_shifted: bool) -> str:
 def _asks_for(capture: Capture) -> list[str]:
     setting, processes = capture.setting, capture.layer(ProcessesLayer)
     found = [f"user {setting.user.name} ({setting.user.uid})"]
-    found += [f"base {setting.base}"] if setting.base != "/" else []
+    found += [f"base {setting.base}"] if setting.base != "/" and setting.pinned is None else []
     found += [f"{'read' if one.readonly else 'write'} access to {one.source}" for one in setting.binds]
     found += ["the host's network"] if setting.net == "host" else []
     is_open = processes is not None and processes.seccomp == "none"

@@ -18,7 +18,7 @@ def held(home: Home, found: Survey) -> list[HeldFacts]:
     groups: dict[HeldBy, list[str]] = {"names": [], "policy": [], "undo": []}
     for one in found.kept.keys() - found.removed:
         why = found.kept[one]
-        groups["names" if "name" in why else "undo" if why == {"undo"} else "policy"].append(one)
+        groups["names" if why & {"name", "base"} else "undo" if why == {"undo"} else "policy"].append(one)
     order = [one for group in groups.values() for one in sorted(group) if one in images]
     try:
         stored = dict(zip(order, home.captures.images.sizes([images[one] for one in order]), strict=True))

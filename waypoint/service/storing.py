@@ -177,7 +177,7 @@ class Storing:
         return problem
 
     def due(self) -> list[Capture]:
-        """The captures that a name stands for and that are not stored yet, the oldest first. Blocks."""
+        """The captures, bases too, that a name stands for and that are not stored yet, the oldest first. Blocks."""
         return list(self._names.captures_of(list(self._due()), may_lack=True).values())
 
     def store_now(self, capture: Capture) -> bool:
@@ -214,6 +214,7 @@ class Storing:
         if self._captures.images.keys.problem() is not None:
             return
         wanted = {ref.capture for refs in self._names.iter_refs() for ref in refs.values() if ref.capture}
+        wanted |= {base.capture for base in self._names.bases().values()}
         since = time.monotonic() - AGAIN_S
         wanted -= self._names.removed() | {one for one, at in self._failed_at.items() if at > since}
         standings = self._names.standings(list(wanted))

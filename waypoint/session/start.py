@@ -11,10 +11,11 @@ import msgspec
 from waypoint.capture.layers.shell import NOT_WRITTEN
 from waypoint.capture.sealing import FinalShellState
 from waypoint.linux.tasks import cgroups
-from waypoint.model.errors import StateConflict, WaypointError
+from waypoint.model.errors import StateConflict, UnknownName, WaypointError
 from waypoint.model.names import parse_name
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, base_of, pinned_id
 from waypoint.model.requests import StartRequest
+from waypoint.model.verbs import did_you_mean
 from waypoint.session.birth.birth import Birth, Failures, bring_up_all, plan_birth
 from waypoint.session.birth.rights import as_caller, check_base, check_name, check_own, describe_name
 from waypoint.session.birth.setting import check_live_setting, check_restored_setting, plan_setting
@@ -46,7 +47,8 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
     caller = functools.partial(as_caller, resources)
     asker = Asker(request.user, request.default_user, uid, request.default_branch)
     command = f"shell {branch}" if request.from_name is None else f"shell {branch} --from {request.from_name}"
-    async with sessions.turn(branch):
+    request = await asyncio.to_thread(_with_base, resources, request)
+    async with sessions.turn(branch), contextlib.AsyncExitStack() as held_base:
         found = await sessions.settled(branch)
         if found is not None:
             record = found.record
@@ -55,6 +57,9 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             await asyncio.to_thread(check_live_setting, request, record.row.setting, record.limits, caller)
             return Started(found, is_new=False)
         check_base(resources, request.base or "/")  # before anything in the base is read
+        await held_base.enter_async_context(
+            holding(resources.captures, *await asyncio.to_thread(_pinned, resources, request))
+        )
         await asyncio.to_thread(resources.places.follow_host)
         origin = _origin(sessions, branch, request.from_name)
         if origin is not None:
@@ -65,7 +70,8 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             tree = held[0].files if held else None
             origin = held[0].capture if held else None  # complete, also if its processes were dumped only now
             own = origin.setting if origin else None
-            setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, caller)
+            folder_of = resources.places.folder_of
+            setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, caller, folder_of)
         chosen = await asyncio.to_thread(choose, resources, origin, None) if origin is not None else ONLY_FILES
         if origin is not None and chosen.tier == "live":
             check_restored_setting(branch, request, setting, origin)
@@ -74,6 +80,25 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
         birth = birth._replace(must_enter=request.cwd is not None, exact_ports=bool(request.publish))
         (live,) = await bring_up(sessions, [birth], "start")
         return Started(live, is_new=True, origin=origin)
+
+
+def _with_base(resources: Resources, request: StartRequest) -> StartRequest:
+    """The request with a `Setting.base` in place of the name of a pinned base. Raises UnknownName."""
+    name = request.base
+    if name is None or (name.startswith("/") and pinned_id(name) is None):
+        return request
+    bases = resources.names.bases()
+    if name not in bases:
+        said = f"there is no such base{did_you_mean(name, bases)}"
+        next_step = f"'waypoint base list' lists the bases; to use a folder of this machine, give its path: ./{name}"
+        raise UnknownName("start a session on", f"base {name}", said, next_step)
+    return msgspec.structs.replace(request, base=base_of(bases[name].capture))
+
+
+def _pinned(resources: Resources, request: StartRequest) -> list[Capture]:
+    """The capture of the pinned base in the request, if there is one."""
+    ids = filter(None, [request.base and pinned_id(request.base)])
+    return list(resources.names.captures_of(list(ids)).values())
 
 
 async def bring_up(

@@ -75,7 +75,8 @@ def lower_of(base: str, target: str) -> str:
 
 @contextlib.contextmanager
 def mounted_view(places: SharedPlaces, base: str, target: str, upper: str, ids: IdMap = HOST_IDS) -> Iterator[View]:
-    """Mount a view of a session's overlay at `target` of `base`, with the upper layer `upper`, which need not exist.
+    """Mount a view of a session's overlay at `target` of `base` (`Setting.base`), with the upper layer `upper`, which
+    need not exist.
 
     With the session's `ids` its files have the same owners as in the session's own overlay; without, those on disk.
     Call `places.follow_host` first. Raises OSError.
@@ -83,6 +84,7 @@ def mounted_view(places: SharedPlaces, base: str, target: str, upper: str, ids: 
     empty = places.kit.folder / "empty"  # on the kit's tmpfs: no layer may lie in the tree of another one (ELOOP)
     empty.mkdir(mode=0o755, exist_ok=True)
     above = upper if os.path.isdir(upper) else str(empty)
+    base = places.folder_of(base)
     lower = lower_of(base, target)
     skeleton = places.kit.skeleton(base, target, ids, homes.known())
     with contextlib.ExitStack() as mounted:

@@ -11,6 +11,8 @@ the changes of one mount could then appear in another.
 import os
 from urllib.parse import quote, unquote_to_bytes
 
+from waypoint.model.records import pinned_id
+
 ROOT_FOLDER = "m0"
 
 
@@ -27,6 +29,14 @@ def target_of(folder: str) -> str:
 def upper_of(tree: str, target: str = "/") -> str:
     """The path of the upper directory for the mount at `target`. `tree`: the path of the upper tree."""
     return f"{tree}/{folder_of(target)}/upper"
+
+
+def base_folder(pool: str, base: str) -> str:
+    """The folder below a session's overlays whose `Setting.base` is `base`. `pool`: the folder of the home's pool, in
+    which a pinned base is the upper directory of its capture, whose tree has the capture's id.
+    """
+    pinned = pinned_id(base)
+    return base if pinned is None else upper_of(f"{pool}/{pinned}")
 
 
 def work_of(tree: str, target: str = "/") -> str:

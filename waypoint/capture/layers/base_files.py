@@ -2,7 +2,8 @@
 
 CRIU opens them by path, and refuses one with another size, mode or build id. So the capture keeps them, and a restore
 copies those that the machine has changed since into the files of the new session; no other session sees these copies.
-The script of pid 1 is among them, which a later version of Waypoint may change.
+The script of pid 1 is among them, which a later version of Waypoint may change. Of the files of a pinned base, which
+never change, none is kept.
 
 The capture's folder `base` has `files.json` (BaseFiles, base_listing.py) and the contents. A content is named after
 what identifies a version of a file on this machine; the same version in another capture of the home is a link to the
@@ -69,6 +70,8 @@ def keep(area: Area, capture_id: str, subject: Subject, since: int) -> list[Degr
     try:
         with open_folder(area.hot.images(capture_id)) as images_fd:
             mentioned = _of_base(images_fd, facts.fixed, area.pool.path(capture_id))
+        if facts.setting.pinned is not None:
+            mentioned = [(target, one) for target, one in mentioned if is_own(one.path)]
         folder.mkdir(mode=0o700)
         with contextlib.ExitStack() as held:
             listing = _Keeper(area, folder, subject, since, held).keep(mentioned)
@@ -84,7 +87,7 @@ def keep(area: Area, capture_id: str, subject: Subject, since: int) -> list[Degr
 
 def differing(area: Area, origin: Capture) -> list[BaseFile]:
     """The kept files of which the machine now has another version, or none. Raises StoreDamaged."""
-    return base_listing.differing(_listed(area, origin), origin.setting.base)
+    return base_listing.differing(_listed(area, origin), _compared(origin))
 
 
 def lost(area: Area, origin: Capture) -> list[Degradation]:
@@ -107,12 +110,12 @@ def fill(area: Area, origin: Capture) -> None:
     """Copy the contents that are not on disk since the machine has these files (`missing`). Raises Failed."""
     folder = area.hot.base(origin.id)
     lacking = [file for file in _listed(area, origin) if not (folder / file.content).exists()]
-    changed = {file.content for file in base_listing.differing(lacking, origin.setting.base)}
+    changed = {file.content for file in base_listing.differing(lacking, _compared(origin))}
     present = {file.content: file for file in lacking if file.content not in changed}
     if not present:
         return
     try:
-        with open_folder(origin.setting.base) as base:
+        with open_folder(_compared(origin)) as base:
             for content, file in present.items():
                 with contextlib.ExitStack() as undo, base_listing.opened(base, file) as fd:
                     undo.callback((folder / content).unlink, missing_ok=True)
@@ -124,10 +127,16 @@ def fill(area: Area, origin: Capture) -> None:
         raise Failed("copy the files of the base of", on, said, "try again", code=of_machine(error.errno)) from error
 
 
+def _compared(origin: Capture) -> str:
+    """The folder of the machine whose files are compared. On a pinned base there are none but Waypoint's own."""
+    return origin.setting.base if origin.setting.pinned is None else "/"
+
+
 def _listed(area: Area, origin: Capture) -> list[BaseFile]:
     path = area.hot.base(origin.id) / LISTING
     try:
-        return parse(files.read_own(str(path)))
+        found = parse(files.read_own(str(path)))
+        return found if origin.setting.pinned is None else [file for file in found if is_own(file.path)]
     except FileNotFoundError:  # they are still being copied, so the machine has them; or an earlier version took it
         return []
     except (OSError, ValueError) as error:
@@ -182,7 +191,7 @@ class _Keeper:
         self._boot = procfs.boot_id()
         root = procfs.open_root(subject.facts.init_pid)
         held.callback(os.close, root)
-        base = subject.facts.setting.base.rstrip("/")
+        base = area.base_folder(subject.facts.setting.base).rstrip("/")
         for target in self._fixed.overlays:
             mount = held.enter_context(beneath.opened(root, target))
             try:

@@ -13,12 +13,24 @@ from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import filesystem
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import Failed
-from waypoint.model.records import Capture, KnownLayer, Layers, Point, Reason, ShellLayer, Tier, User, layers_of
+from waypoint.model.records import (
+    Capture,
+    KnownLayer,
+    Layers,
+    Point,
+    Reason,
+    ShellLayer,
+    Tier,
+    User,
+    layers_of,
+    pinned_id,
+)
 from waypoint.processes.certain import Program
 from waypoint.processes.copied_memory import CopiedMemory
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
+from waypoint.upper import layout
 from waypoint.upper.contract import NEXT_STEPS, Pool, mib
 
 EVERY_TIER = frozenset[Tier](("live", "respawn", "files"))
@@ -29,6 +41,10 @@ class Area(NamedTuple):
 
     pool: Pool
     hot: Hot
+
+    def base_folder(self, base: str) -> str:
+        """The folder on this machine below a session with this `Setting.base`."""
+        return base if pinned_id(base) is None else layout.base_folder(self.pool.folder, base)
 
     def has_room(self, needed_bytes: int) -> bool:
         """Whether the disk of the hot area, or memory, can take so much."""

@@ -379,7 +379,7 @@ def find_watches(area: Area, subject: Subject) -> Watches:
 
 def _overlays(area: Area, subject: Subject) -> Iterator[OverlayLayers]:
     facts = subject.facts
-    tree, base = area.pool.path(facts.tree), facts.setting.base.rstrip("/")
+    tree, base = area.pool.path(facts.tree), area.base_folder(facts.setting.base).rstrip("/")
     for target in facts.fixed.overlays:
         yield OverlayLayers(target, layout.upper_of(tree, target), f"{base}{target}")
 
@@ -448,9 +448,8 @@ class Processes(Layer):
         base_files.py).
         """
         layer, where = self.of(origin), area.pool.path(tree)
-        base_files.put_differing(
-            area, origin, Where(where, layer.overlays, origin.setting.base), is_shifted=layer.ids.is_shifted
-        )
+        there = Where(where, layer.overlays, area.base_folder(origin.setting.base))
+        base_files.put_differing(area, origin, there, is_shifted=layer.ids.is_shifted)
         with open_folder(area.hot.images(origin.id)) as images_fd, open_folder(where) as tree_fd:
             linked_files.make_names(images_fd, tree_fd)
 

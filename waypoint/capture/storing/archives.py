@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from waypoint.capture.layers.layer import Area
+from waypoint.capture.storing.base_records import base_id, record_base
 from waypoint.capture.storing.images import Images, OnProgress
 from waypoint.capture.storing.orders import (
     ArchiveFile,
@@ -21,12 +22,13 @@ from waypoint.capture.storing.orders import (
 from waypoint.linux.storage import filesystem
 from waypoint.linux.storage.deep import remove_path
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, Ref, Standing
+from waypoint.model.records import BaseRef, Capture, Ref, Standing
 from waypoint.model.times import iso_time
 from waypoint.records.names import Names
 
 _ANCESTORS = 1000
 VERB = "import"
+BaseName = Callable[[str], str]
 
 
 class Archives:
@@ -62,6 +64,7 @@ class Archives:
             )
             for one in captures
         ]
+        told = [*self._bases_of(told), *told]
         scratch = new_id()
         with self._names.change("export") as change:
             change.add_disposable(scratch)
@@ -94,10 +97,11 @@ class Archives:
         return self._images.workers.run(order, Inspected, on_progress)
 
     def take_in(
-        self, file: ArchiveFile, found: Inspected, names: list[str], on_progress: OnProgress
+        self, file: ArchiveFile, found: Inspected, names: list[str], on_progress: OnProgress, base_name: BaseName
     ) -> tuple[list[Capture], int]:
         """Store the images of an archive that was inspected, and record their captures. `names`: the checkpoint of each
-        capture, or "". Returns the captures, and by how many bytes the store has grown. No image may be removed
+        capture, or "". `base_name`: the name of a pinned base, from that in the archive; a name that is taken, and "",
+        is not given. Returns the captures, and by how many bytes the store has grown. No image may be removed
         meanwhile. Raises StateConflict if a name is taken.
         """
         order = Import(
@@ -110,6 +114,13 @@ class Archives:
         captures = _with_new_ids(found.captures)
         with self._names.change(VERB) as change:
             for capture, one, name in zip(captures, found.captures, names, strict=True):
+                if capture.is_base and one.image is not None:
+                    record_base(change, capture, one.image)
+                    wanted = base_name(one.base)
+                    if wanted and wanted not in change.bases():
+                        ref = BaseRef(capture=capture.id, source=file.path, created=time.time())
+                        change.put_base(wanted, ref)
+                    continue
                 change.add(capture)
                 standing = Standing(image=one.image, durable=one.image is not None, removed=one.image is None)
                 change.set_standing(capture.id, standing)
@@ -117,6 +128,16 @@ class Archives:
                     change.check_new(name, "checkpoint")
                     change.create(name, Ref(kind="checkpoint", capture=capture.id, created=time.time()))
         return captures, done.new_bytes
+
+    def _bases_of(self, told: list[Arrived]) -> list[Arrived]:
+        """The pinned bases below these captures, of which more than the record is in the archive."""
+        wanted = {one.capture.setting.pinned for one in told if one.image is not None} - {None}
+        found = self._names.captures_of(sorted(filter(None, wanted)), may_lack=True)
+        names = {ref.capture: name for name, ref in reversed(self._names.bases().items())}
+        return [
+            Arrived(image=self._names.standing(one.id).image, capture=one, base=names.get(one.id, ""))
+            for one in found.values()
+        ]
 
     def _checkpoint_names(self, captures: list[str]) -> dict[str, str]:
         """The first checkpoint of each capture, or ""."""
@@ -144,8 +165,10 @@ def _parents_first(found: dict[str, Capture], tip: Capture) -> list[Capture]:
 
 
 def _with_new_ids(found: list[Arrived]) -> list[Capture]:
-    """The captures with new ids: those in an archive may be the ids of other captures here."""
-    ids = {one.capture.id: new_id() for one in found}
+    """The captures with new ids: those in an archive may be the ids of other captures here. The id of a base is that of
+    its content.
+    """
+    ids = {one.capture.id: base_id(one.image) if one.capture.is_base and one.image else new_id() for one in found}
     return [
         msgspec.structs.replace(
             one.capture,

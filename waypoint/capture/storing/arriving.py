@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from waypoint.capture.storing.base_records import SETTING
 from waypoint.capture.storing.orders import Arrived
 from waypoint.model.conditions import Degradation
 from waypoint.model.names import is_name
@@ -73,13 +74,15 @@ def arrived(archive: Archive, max_bytes: int, *, may_be_privileged: bool) -> lis
         or {one.image for one in told} - {None} != archive.manifests.keys()
     ):
         raise refused("its captures are not those of its images")
-    weights, seen, names = Weights(archive), set[str](), set[str]()
+    weights, seen, names, bases = Weights(archive), set[str](), set[str](), set[str]()
     found = []
     for one in told:
         if one.capture.id in seen or not seen.issuperset(one.capture.parents):
             raise refused("a capture in it comes twice, or before its parents")
         if (one.name and not is_name(one.name)) or (one.name and one.name in names):
             raise refused(f"it has an impossible or repeated name of a checkpoint: {one.name[:120]!r}")
+        if one.base and not is_name(one.base):
+            raise refused(f"it has an impossible name of a base: {one.base[:120]!r}")
         names.add(one.name)
         seen.add(one.capture.id)
         capture = one.capture
@@ -90,6 +93,11 @@ def arrived(archive: Archive, max_bytes: int, *, may_be_privileged: bool) -> lis
         else:
             capture = msgspec.structs.replace(capture, layers={"files": {"tree": ""}})
         _check(capture)
+        if capture.is_base:
+            _check_base(one, capture, weights, archive)
+            bases.add(capture.id)
+        elif not bases.isdisjoint(capture.parents):
+            raise refused("a capture in it continues from a base")
         found.append(msgspec.structs.replace(one, capture=capture))
     return found
 
@@ -119,6 +127,17 @@ def _check_content(
         inside = trees.read_entries(archive, mount) if is_mount else []
         if not is_mount or any(one.type != entries.FOLDER or one.name not in _IN_MOUNT for one in inside):
             raise refused(f"the files of an image in it are not those of a session: {mount.name!r}", "image-refused")
+
+
+def _check_base(one: Arrived, capture: Capture, weights: Weights, archive: Archive) -> None:
+    """Raise StoreDamaged for a pinned base that Waypoint does not make: its image must be as its files alone define."""
+    manifest = archive.manifests[one.image] if one.image is not None else None
+    roots = manifest.layers["files"].roots if manifest is not None and list(manifest.layers) == ["files"] else {}
+    is_plain = list(roots) == ["tree"] and manifest is not None and not manifest.parents and not manifest.platform
+    if not is_plain or one.name or capture.parents or (capture.setting, capture.tier) != (SETTING, "files"):
+        raise refused("a base in it is not as Waypoint makes bases", "image-refused")
+    if weights.of(bytes.fromhex(roots["tree"])).odd & Odd.WHITEOUT:
+        raise refused("a base in it contains device nodes", "image-refused")
 
 
 def _names(odd: Odd) -> str:

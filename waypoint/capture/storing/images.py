@@ -40,7 +40,7 @@ from waypoint.linux.storage.deep import remove_path
 from waypoint.linux.tasks.stages import stage
 from waypoint.model.errors import Failed, StoreDamaged, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, Machine
+from waypoint.model.records import Capture, FilesLayer, Machine
 from waypoint.model.stages import Stage
 from waypoint.records.names import Names
 from waypoint.upper.contract import NEXT_STEPS, mib
@@ -121,7 +121,9 @@ class Images:
             if image is not None and names:
                 parts = [one for one in _parts(self._area, capture) if one.content == "named"]
                 parts = [msgspec.structs.replace(one, only=names) for one in parts]
-                order = Recall(store=str(self.store), image=image, parts=parts, base=capture.setting.base)
+                order = Recall(
+                    store=str(self.store), image=image, parts=parts, base=self._area.base_folder(capture.setting.base)
+                )
                 self.workers.run(order, type(None))
 
     def evict(self, capture: Capture, is_held: Callable[[], bool]) -> bool:
@@ -252,18 +254,30 @@ def _ingest_order(
         layers={kind: _layer_facts(kind, record) for kind, record in capture.layers.items()},
         parents=list(parents),
         platform=_platform(capture.machine),
-        facts=_portable(
-            {
-                "tier": capture.tier,
-                "setting": msgspec.to_builtins(capture.setting),
-                "degraded": msgspec.to_builtins(capture.degraded),
-                "folder": capture.folder,
-                "exit": capture.exit,
-            }
-        ),
+        facts=_facts(capture),
         earlier=parents[0] if earlier is not None else "",
         earlier_tree=area.pool.path(earlier.tree) if earlier is not None else "",
         again=again,
+    )
+
+
+def base_order(store: Path, capture: Capture, tree: str) -> Ingest:
+    """The order to store a pinned base whose files are in the tree at the path `tree`."""
+    part = StoredPart(layer=FilesLayer.KIND, name="tree", path=tree, content="session")
+    return Ingest(
+        store=str(store), parts=[part], layers={FilesLayer.KIND: {}}, parents=[], platform={}, facts=_facts(capture)
+    )
+
+
+def _facts(capture: Capture) -> Any:  # noqa: ANN401  # JSON
+    return _portable(
+        {
+            "tier": capture.tier,
+            "setting": msgspec.to_builtins(capture.setting),
+            "degraded": msgspec.to_builtins(capture.degraded),
+            "folder": capture.folder,
+            "exit": capture.exit,
+        }
     )
 
 
@@ -278,7 +292,7 @@ def _recall_order(store: Path, area: Area, capture: Capture, image: str, places:
 
     parts = sorted(_parts(area, capture), key=lambda part: len(part.path))  # a folder before those in it
     found = [msgspec.structs.replace(part, path=moved(part.path)) for part in parts]
-    return Recall(store=str(store), image=image, parts=found, base=capture.setting.base)
+    return Recall(store=str(store), image=image, parts=found, base=area.base_folder(capture.setting.base))
 
 
 def _parts(area: Area, capture: Capture) -> list[StoredPart]:

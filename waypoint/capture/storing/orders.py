@@ -185,12 +185,14 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True):
     """A capture in an archive. Its `parents` are the ids of captures before it in the list. `image`: None if only its
-    record is in the archive. `name`: of its checkpoint, or "".
+    record is in the archive. `name`: of its checkpoint, or "". `base`: of a pinned base, its name in the home that it
+    comes from, or "".
     """
 
     image: str | None
     capture: Capture
     name: str = ""
+    base: str = ""
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):

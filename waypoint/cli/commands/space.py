@@ -26,6 +26,7 @@ _WHY = {
     "undo": "needed for undo",
     "last": "one of the last (--keep-last)",
     "daily": "the last of its day (--keep-daily)",
+    "base": "a base",
 }
 
 

@@ -74,7 +74,8 @@ def _setting(given: "Given") -> dict[str, object]:
         "command": [as_json_text(word) for word in given.texts("words")],
     }
     if base:
-        setting |= {"base": os.path.abspath(base), "cwd": cwd}
+        is_path = base.startswith(("/", "."))  # else the name of a pinned base
+        setting |= {"base": os.path.abspath(base) if is_path else base, "cwd": cwd}
     else:  # the session has this machine's folders: make the path absolute here
         setting |= {"cwd": os.path.abspath(cwd)} if cwd else {"default_cwd": current_folder()}
     if given["user"] is None and setting["default_user"] is None:  # the session is the caller's, and so is $SHELL

@@ -10,6 +10,7 @@ from waypoint.service import (
     adopting,
     applying,
     archives,
+    bases,
     captures,
     differences,
     files,
@@ -134,6 +135,10 @@ ROUTES: Routes = (
     Route("POST", "/v1/evict", images.evict, "Remove the copies of captures outside of the store of images"),
     Route("POST", "/v1/exports", archives.export, "Write a capture and its ancestors to a file", created=True),
     Route("POST", "/v1/imports", archives.import_archive, "Import the captures of such a file", created=True),
+    Route("GET", "/v1/bases", bases.list_bases, "Pinned bases", wrap="bases"),
+    Route("POST", "/v1/bases", bases.create, "Make a pinned base of a folder of the machine", created=True),
+    Route("GET", "/v1/bases/{name}", bases.show, "One pinned base", wrap="base"),
+    Route("POST", "/v1/bases/{name}/remove", bases.remove, "Remove the name of a pinned base"),
     Route("POST", "/v1/gc", housekeeping.gc, "Remove captures that are no longer needed, and left-over files"),
     Route("POST", f"{_SESSION}/attach", sessions.attach, "Attach to the session's terminal"),
     Route(

@@ -68,7 +68,7 @@ class BasePlan(NamedTuple):
     """`overlays`: the mount points (the same on the host and in the session) of the overlays, parents first.
     `left_out`: the mounts that the session does not see, with reasons. `ids`: the map of the session's ids,
     once chosen (id_choice.py). `homes`: the homes of Waypoint at that time; None: unknown. `whole_sys`: whether the
-    session has all of sysfs, as in captures of earlier versions.
+    session has all of sysfs, as in captures of earlier versions. `folder`: the base on this machine.
     """
 
     overlays: list[str]
@@ -76,6 +76,7 @@ class BasePlan(NamedTuple):
     ids: IdMap = HOST_IDS
     homes: list[str] | None = None
     whole_sys: bool = False
+    folder: str = "/"
 
     def give_way(self, tree: str) -> "BasePlan":
         """Return the plan for a session that continues the upper tree at the path `tree`. The tree may have been made
@@ -142,7 +143,7 @@ def plan_base(
             outside.append(point)
         else:
             overlays.append(point)
-    return BasePlan(overlays, left_out)
+    return BasePlan(overlays, left_out, folder=base)
 
 
 def _is_of_base(mount: MountRecord, base: str, hidden: tuple[str, ...]) -> bool:

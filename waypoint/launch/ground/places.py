@@ -17,6 +17,8 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, systemd
 from waypoint.model.paths import DAEMON_GROUP, SYSTEM_HOME
 from waypoint.processes.profiles import session_environment
+from waypoint.upper import layout
+from waypoint.upper.pool_image import FOLDER
 
 _CONTROLLERS = ("memory", "pids", "cpu")
 _DUMPS = "dumps"
@@ -46,6 +48,10 @@ class SharedPlaces(NamedTuple):
 
     def cgroup_of(self, session: str) -> str:
         return f"{self.cgroup}/{session}"
+
+    def folder_of(self, base: str) -> str:
+        """The folder on this machine below a session with this `Setting.base`."""
+        return layout.base_folder(f"{self.home}/{FOLDER}", base)
 
     @property
     def dumps(self) -> str:

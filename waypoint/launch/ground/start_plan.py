@@ -101,15 +101,13 @@ def session_env(setting: Setting, branch: str, profile_env: dict[str, str]) -> d
 def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
     """Return the argv of the session's program, and the variables that it needs besides `session_env`.
 
-    The program is the requested shell, else the user's login shell. If the login shell is missing, is a plain `sh` or
-    is no shell (nologin), the program is the base's bash, else /bin/sh. bash and zsh get Waypoint's hooks. In any other
-    shell `exec` is refused.
+    The program is the requested shell, else the one that `usual_shell` chooses; on a pinned base, which does not
+    change, it was chosen at the first start. bash and zsh get Waypoint's hooks. In any other shell `exec` is refused.
     """
     if setting.command:
         return setting.command, {}
-    shell = setting.shell or setting.user.shell
-    if not setting.shell and (not _is_program(setting.base, shell) or is_plain(shell)):
-        shell = next((p for p in ("/bin/bash", "/usr/bin/bash") if _is_program(setting.base, p)), "/bin/sh")
+    chosen = setting.user.shell if setting.pinned else usual_shell(setting.base, setting.user.shell)
+    shell = setting.shell or chosen
     match os.path.basename(shell):
         case "bash":
             return [shell, "--rcfile", f"/{OWN_FOLDER}/hooks.bash", "-i"], {"SHELL": shell}
@@ -117,6 +115,15 @@ def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
             return [shell, "-i"], {"SHELL": shell, "ZDOTDIR": f"/{OWN_FOLDER}/zdotdir"}
         case _:
             return [shell, "-i"], {"SHELL": shell}
+
+
+def usual_shell(folder: str, shell: str) -> str:
+    """The shell of a user whose login shell is `shell`, in the files of `folder`. If the login shell is missing, is a
+    plain `sh` or is no shell (nologin), it is the folder's bash, else /bin/sh.
+    """
+    if _is_program(folder, shell) and not is_plain(shell):
+        return shell
+    return next((path for path in ("/bin/bash", "/usr/bin/bash") if _is_program(folder, path)), "/bin/sh")
 
 
 def shell_of(setting: Setting) -> str | None:
@@ -170,7 +177,7 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
         upper = Path(layout.upper_of(str(tree), target))
         if not upper.exists():
             upper.mkdir(parents=True)
-            _copy_attributes(_lower(setting, target), upper)
+            _copy_attributes(_lower(plan, target), upper)
         Path(layout.work_of(str(tree), target)).mkdir(exist_ok=True)
     with open_folder(layout.upper_of(str(tree))) as root:
         with contextlib.suppress(FileNotFoundError):
@@ -230,11 +237,13 @@ def _copy_attributes(source: Path, target: Path) -> None:
 
 
 def plan_overlays(base: str, places: SharedPlaces) -> BasePlan:
-    """Plan the overlays of a session on `base` from the host's mounts at the last `follow_host`."""
+    """Plan the overlays of a session with this `Setting.base` from the host's mounts at the last `follow_host`."""
     later = places.host.missing if places.host is not None else []
     table = mounts.read_mounts()
     known = homes.known()
-    plan = plan_base(base, table, later=later, hidden=(*places.hidden, *known), check=places.check_lower)
+    plan = plan_base(
+        places.folder_of(base), table, later=later, hidden=(*places.hidden, *known), check=places.check_lower
+    )
     return plan._replace(homes=known)
 
 
@@ -244,7 +253,7 @@ def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Pat
     Raises UsageProblem if the session would get the host's ids only because a bind cannot be idmapped: a bind must not
     weaken the isolation.
     """
-    ours = [*(str(_lower(setting, target)) for target in plan.overlays), str(tree), str(places.home)]
+    ours = [*(str(_lower(plan, target)) for target in plan.overlays), str(tree), str(places.home)]
     binds = [bind.source for bind in setting.binds]
     ids, why = places.ids.choose(setting.user, [*ours, *binds])
     if why and binds and not places.ids.choose(setting.user, ours)[1]:
@@ -270,8 +279,8 @@ def gone_mounts(targets: list[str]) -> list[Degradation]:
     return [degradation("mount-gone", target) for target in targets if target not in points]
 
 
-def _lower(setting: Setting, target: str) -> Path:
-    return Path(setting.base) / target.lstrip("/")
+def _lower(plan: BasePlan, target: str) -> Path:
+    return Path(plan.folder) / target.lstrip("/")
 
 
 def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int]) -> StartSpec:
@@ -310,11 +319,11 @@ def ground_spec(
     limiter = places.limiter.of_session(setting.limits)
     known, kit = homes.known() if plan.homes is None else plan.homes, places.kit
     resolver = RESOLVER if setting.net == "private" else ""
-    skeletons = {one: kit.skeleton(setting.base, one, ids, known, resolver) for one in plan.overlays}
+    skeletons = {one: kit.skeleton(plan.folder, one, ids, known, resolver) for one in plan.overlays}
     return StartSpec(
         cgroup=places.cgroup_of(row.session),
         merged=str(places.merged),
-        overlays=[_overlay(setting, one, skeleton, tree) for one, skeleton in skeletons.items()],
+        overlays=[_overlay(plan, one, skeleton, tree) for one, skeleton in skeletons.items()],
         binds=binds,
         memory=[MemoryMount(target=SHARED_MEMORY, content=shm, size_bytes=shared, files=SHARED_FILES)],
         proc_readonly=[],
@@ -333,11 +342,11 @@ def ground_spec(
     )
 
 
-def _overlay(setting: Setting, target: str, skeleton: str | None, tree: Path) -> Overlay:
+def _overlay(plan: BasePlan, target: str, skeleton: str | None, tree: Path) -> Overlay:
     ours = [skeleton] if skeleton else []
     return Overlay(
         target=target,
-        lowers=[*ours, str(_lower(setting, target))],
+        lowers=[*ours, str(_lower(plan, target))],
         upper=layout.upper_of(str(tree), target),
         work=layout.work_of(str(tree), target),
         ours=tuple(ours),

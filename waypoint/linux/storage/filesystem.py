@@ -92,15 +92,16 @@ def make_whiteout(path: StrPath) -> None:
     os.mknod(path, stat.S_IFCHR, WHITEOUT_DEVICE)
 
 
-def copy_tree(source: StrPath, target: StrPath) -> None:
-    """Copy the folder `source` to `target`, which must be missing or an empty folder.
+def copy_tree(source: StrPath, target: StrPath, *, one_file_system: bool = False) -> None:
+    """Copy the folder `source` to `target`, which must be missing or an empty folder. With `one_file_system`, folders
+    on which something is mounted become empty folders.
 
     Kept: owner, mode, ACL, times, all extended attributes of files and folders (trusted.* too), hard links within the
     tree, holes, symlinks, FIFOs, sockets, devices (whiteouts). Blocks are shared where the file system can (reflink).
     Lost: inode numbers, extended attributes of symlinks. Not atomic. Raises CalledProcessError with cp's message if the
     disk is full or something listed under "Kept" cannot be copied; the files copied until then remain.
     """
-    programs.run("cp", *_COPYING, source, target)
+    programs.run("cp", *(["-x"] if one_file_system else []), *_COPYING, source, target)
 
 
 def copy_tree_within(userns: int | None, source: int, target: int, limit_s: float | None = None) -> None:

@@ -108,7 +108,13 @@ SHELL = Verb(
     "shell",
     (
         Option(("--from",), "text", "Start with the files of NAME (default: those of the branch).", "NAME"),
-        Option(("--base",), "text", "The root file system under the session (default: this machine's).", "DIR"),
+        Option(
+            ("--base",),
+            "text",
+            "The root file system under the session: a base of 'waypoint base', or a directory, whose path begins with "
+            "/ or . (default: this machine's).",
+            "BASE|DIR",
+        ),
         Option(("--bind",), "texts", "Use a path of this machine directly, without a copy.", "HOST:PATH[:ro]"),
         Option(("--net",), "choice", "The session's network (default: private).", choices=("private", "host", "none")),
         Option(

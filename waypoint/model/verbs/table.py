@@ -577,6 +577,60 @@ _UMOUNT = Verb(
     arguments=(Argument("dir", "DIR"),),
 )
 
+_BASE_NAME = Argument("name", "BASE")
+
+_BASE_CREATE = Verb(
+    "base create",
+    (
+        Option(("--from",), "text", "Make the base of the root file system in the directory DIR.", "DIR"),
+        Option(("--force",), "flag", "Let BASE mean the new base, if there is a base of this name."),
+        JSON,
+        HOME,
+    ),
+    """Make a pinned base: the files below sessions, kept in the home.
+
+    The files of sessions on it do not change when the machine does. DIR is copied, without what is mounted in it, and
+    without device nodes. Equal files make an equal base, with the same id, on each machine. Only root, and users whom
+    root trusts fully, may create bases; all users of the home may start sessions on them.""",
+    "Example: waypoint base create debian --from /srv/bookworm && waypoint shell --base debian",
+    arguments=(_BASE_NAME,),
+)
+
+_BASE_LIST = Verb(
+    "base list",
+    (JSON, HOME),
+    """List the pinned bases.""",
+    "Example: waypoint base list",
+)
+
+_BASE_RM = Verb(
+    "base rm",
+    (JSON, HOME),
+    """Remove the name BASE.
+
+    Sessions and captures on the base keep it. When there are none, 'waypoint gc' removes its files.""",
+    "Example: waypoint base rm debian",
+    arguments=(_BASE_NAME,),
+)
+
+_BASE_SHOW = Verb(
+    "base show",
+    (JSON, HOME),
+    """Show the id of the base BASE, from what it was made, and the sessions on it.""",
+    "Example: waypoint base show debian",
+    arguments=(_BASE_NAME,),
+)
+
+_BASE = Group(
+    "base",
+    (),
+    """Make, list and remove pinned bases: files below sessions that do not change when the machine does.
+
+    'waypoint shell --base BASE' starts a session on one. Its checkpoints and forks have the same base.""",
+    "Example: waypoint base create debian --from /srv/bookworm && waypoint shell --base debian",
+    (_BASE_CREATE, _BASE_LIST, _BASE_RM, _BASE_SHOW),
+)
+
 _LAYER_LIST = Verb(
     "layer list",
     (JSON, HOME),
@@ -970,6 +1024,7 @@ WAYPOINT = Group(
             _APPLY,
             *(_CP, _CAT, _LS, _MOUNT, _UMOUNT),
             _LAYER,
+            _BASE,
             _PROVE,
             _RM,
             _REWIND,

@@ -142,6 +142,12 @@ class Jobs:
             raise StateConflict("wait for", f"the job {job.id} ({job.kind})", "it was cancelled", "start it again")
         return task.result()
 
+    async def ended(self, kind: str) -> None:
+        """Wait for the end of the running job of this kind, if there is one."""
+        job = self.running(kind)
+        if job is not None:
+            await asyncio.wait([self._tasks[job.id]])
+
     def all(self) -> list[Job]:
         """The running jobs and the ended ones that are kept, in the order of their start."""
         self._forget_old()

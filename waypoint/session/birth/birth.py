@@ -238,7 +238,7 @@ def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leavi
     with resources.captures.hold(origin) as held:
         held.check(len(births), leaving)
         room.check(resources.places, births[0].row.setting, origin, len(births))
-        revive.check_outside(births[0].row.setting, origin)
+        revive.check_outside(resources.places, births[0].row.setting, origin)
         needed, limits = held.memory_bytes, births[0].row.setting.limits
         most = shared_memory_bytes(limits)
         if needed > most:
@@ -323,7 +323,7 @@ def _place_attached(resources: Resources, birth: Birth, overlays: Sequence[str])
     if birth.origin is None or not birth.attach_at:
         return
     setting = birth.row.setting
-    where = Where(str(resources.pool.path(birth.row.tree)), overlays, setting.base)
+    where = Where(str(resources.pool.path(birth.row.tree)), overlays, resources.places.folder_of(setting.base))
     with resources.captures.hold(birth.origin) as held:
         for kind, path in birth.attach_at.items():
             held.place(kind, path, where, setting.user)

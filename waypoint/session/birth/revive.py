@@ -18,6 +18,7 @@ from waypoint.launch.externals import SYS
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.base import BasePlan
 from waypoint.launch.ground.limits import Bounds
+from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.spec import StartSpec
 from waypoint.linux.calls import hard_limits
 from waypoint.linux.storage import beneath
@@ -80,9 +81,9 @@ async def revive(
     return live
 
 
-def check_outside(setting: Setting, origin: Capture) -> None:
+def check_outside(places: SharedPlaces, setting: Setting, origin: Capture) -> None:
     """Raise Failed if the machine lacks a folder over which the restored processes have an overlay or a bind."""
-    if not Path(setting.base).is_dir():
+    if not Path(places.folder_of(setting.base)).is_dir():
         raise _missing(origin, f"{setting.base}, over which it has an overlay, is missing")
     for bind in setting.binds:
         if not Path(bind.source).exists():
@@ -162,7 +163,8 @@ def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tupl
     layer = held.processes
     tree = Path(resources.pool.path(row.tree))
     whole_sys = not any(path.startswith(f"{SYS}/") for path in layer.outside)
-    plan = BasePlan(layer.overlays, [], layer.ids, whole_sys=whole_sys)
+    folder = resources.places.folder_of(row.setting.base)
+    plan = BasePlan(layer.overlays, [], layer.ids, whole_sys=whole_sys, folder=folder)
     spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory)
     if spec.outside != layer.outside:
         raise _missing(held.capture, "its mounts from outside would differ from those in the capture")

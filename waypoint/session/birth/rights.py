@@ -15,7 +15,7 @@ from waypoint.linux.storage import access, beneath, mounts
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import NotAllowed, StateConflict, UsageProblem
 from waypoint.model.paths import is_below, spelled
-from waypoint.model.records import NOBODY, Bind, Ref, SessionLimits, Setting, User
+from waypoint.model.records import NOBODY, Bind, Ref, SessionLimits, Setting, User, pinned_id
 from waypoint.model.users import user_name
 from waypoint.records import callers
 from waypoint.records.names import Names
@@ -120,8 +120,10 @@ def check_session_count(resources: Resources, count: int) -> None:
 
 
 def check_base(resources: Resources, base: str) -> None:
-    """Raise NotAllowed if the caller may not use `base`: with their files in it they could control root's programs."""
-    if base != "/":
+    """Raise NotAllowed if the caller may not use `base` (`Setting.base`): with their files in it they could control
+    root's programs. All may use pinned bases, which only root makes.
+    """
+    if base != "/" and pinned_id(base) is None:
         check_unrestricted(
             resources,
             "start a session on",

@@ -11,10 +11,10 @@ from waypoint.egress.allowed import check as check_reachable
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import StateConflict, UsageProblem
-from waypoint.model.records import Bind, Capture, ProcessesLayer, Published, SessionLimits, Setting
+from waypoint.model.records import Bind, Capture, ProcessesLayer, Published, SessionLimits, Setting, pinned_id
 from waypoint.model.requests import ForkRequest, StartRequest
 from waypoint.model.users import user_name
-from waypoint.session.birth.users import change_of, find_user
+from waypoint.session.birth.users import change_of, find_user, in_base
 from waypoint.upper import layout
 
 AsCaller = Callable[[], AbstractContextManager[None]]
@@ -22,17 +22,24 @@ AsCaller = Callable[[], AbstractContextManager[None]]
 
 
 def plan_setting(
-    request: StartRequest, uid: int, origin: Setting | None, tree: str | None, as_caller: AsCaller
+    request: StartRequest,
+    uid: int,
+    origin: Setting | None,
+    tree: str | None,
+    as_caller: AsCaller,
+    folder_of: Callable[[str], str],
 ) -> Setting:
     """Return the setting of the new session. Each value is that of the request, else that of `origin`, else a default.
 
     `uid`: the caller. `origin`, `tree`: setting and upper tree of the capture from which the session starts. Another
-    user than the one in `origin` gets neither its binds nor its shell: that user chose them.
+    user than the one in `origin` gets neither its binds nor its shell: that user chose them. `folder_of`:
+    SharedPlaces.folder_of. `request.base` may be a `Setting.base`.
     """
     base = origin.base if origin else "/"
     if request.base is not None:
         base = start_plan.real_path(request.base, "start a session on", f"base {request.base!r}")
-    if not os.path.isdir(base) or not (request.base or base).startswith("/"):
+    folder = folder_of(base)
+    if not os.path.isdir(folder) or not (request.base or base).startswith("/"):
         on = f"base {request.base or base!r}"
         raise UsageProblem("start a session on", on, "it is not a directory", "name an existing directory")
     if origin and request.base and base != origin.base:
@@ -43,9 +50,15 @@ def plan_setting(
             "start a new branch for another base",
         )
     if request.user:
-        user = find_user(base, request.user)
-    else:
-        user = origin.user if origin else find_user(base, request.default_user or user_name(uid))
+        user = find_user(folder, request.user)
+    elif origin:
+        user = origin.user
+    elif pinned_id(base) is None or uid == 0:
+        user = find_user(folder, request.default_user or user_name(uid))
+    else:  # the user of the machine, whose name another user may have there
+        user = in_base(folder, find_user("/", str(uid)))
+    if pinned_id(base) is not None:
+        user = msgspec.structs.replace(user, shell=start_plan.usual_shell(folder, user.shell))
     own = origin if origin and not change_of(origin.user, user) else None
     with as_caller():
         binds = [start_plan.parse_bind(text) for text in request.binds] or (own.binds if own else [])
@@ -59,7 +72,7 @@ def plan_setting(
         cwd=request.cwd or request.default_cwd or (origin.cwd if origin else user.home),
         env=start_plan.taken_env(request.env),
         command=request.command,
-        shell=_shell(request, base, own, tree),
+        shell=_shell(request, folder, own, tree),
         allow=request.allow or (origin.allow if origin else []),
         allow_net=_allow_net(request, origin),
         limits=limits_of(request, origin.limits if origin else SessionLimits()),

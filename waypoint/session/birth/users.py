@@ -6,6 +6,8 @@ import os
 import pwd
 from typing import NamedTuple
 
+import msgspec
+
 from waypoint.linux.storage import beneath
 from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.records import User
@@ -30,6 +32,14 @@ _NO_UID = 2**32 - 1  # (uid_t) -1: "leave it as it is"
 def find_user(base: str, who: str) -> User:
     """Return the user with the name or number `who`. A number needs no entry in the base. Raises UsageProblem."""
     return _host_user(who) if os.path.realpath(base) == "/" else _file_user(base, who)
+
+
+def in_base(folder: str, user: User) -> User:
+    """The machine's user in a base that names users differently: with the same ids and groups, and the home directory
+    and shell of the base's user with this number.
+    """
+    found = _file_user(folder, str(user.uid))
+    return msgspec.structs.replace(user, home=found.home, shell=found.shell)
 
 
 def _host_user(who: str) -> User:

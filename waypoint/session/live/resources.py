@@ -45,7 +45,7 @@ async def holding(captures: Captures, *origins: Capture) -> AsyncIterator[list[H
     """Hold all `origins` (`Captures.hold`) during the `async with` block. Captures that are dropped meanwhile are
     removed at its end, in a thread.
     """
-    if all(captures.images.is_hot(origin) and not captures.is_awaited(origin) for origin in origins):
+    if all(map(captures.is_ready, origins)):
         held, kept = _hold(captures, origins)  # takes only a lock, so it may run in the event loop
     else:  # they are extracted from the store
         holding_all = asyncio.ensure_future(asyncio.to_thread(_hold, captures, origins))

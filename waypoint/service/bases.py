@@ -1,0 +1,124 @@
+"""Pinned bases: making them of files of the machine, listing them, removing their names."""
+
+import asyncio
+import functools
+import os
+
+from waypoint.capture import bases
+from waypoint.capture.bases import Created, Fill
+from waypoint.launch.ground import homes
+from waypoint.linux.tasks.stages import OpenStage, stage
+from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
+from waypoint.model.facts import BaseFacts, BaseMadeFacts, BaseRemovedFacts
+from waypoint.model.names import parse_name
+from waypoint.model.records import BaseRef
+from waypoint.model.requests import BaseRequest
+from waypoint.model.stages import Stage
+from waypoint.model.times import iso_time
+from waypoint.model.verbs import did_you_mean
+from waypoint.service.background.jobs import Job
+from waypoint.service.home import Home
+from waypoint.service.layers import check_absolute
+from waypoint.session.birth import rights
+
+_ROOTS = "programs of root in sessions would trust your files"
+
+
+async def create(home: Home, request: BaseRequest) -> BaseMadeFacts:
+    """Make a base, as a job. If that fails, nothing is kept. Raises StateConflict if the name is taken."""
+    name, on = parse_name(request.name), f"base {request.name}"
+    rights.check_unrestricted(home.sessions.resources, "create", on, _ROOTS)
+    fill = await asyncio.to_thread(_source, request, on)
+    _check_free(home, request)
+    made = await home.jobs.result(home.jobs.start("base", functools.partial(_work, home, request, fill)))
+    assert isinstance(made, Created)
+    return BaseMadeFacts(
+        name=name, id=made.capture.id, image=made.image, devices=made.devices, new_bytes=made.new_bytes
+    )
+
+
+async def list_bases(home: Home) -> list[BaseFacts]:
+    return await asyncio.to_thread(_facts, home, home.names.bases())
+
+
+async def show(home: Home, name: str) -> BaseFacts:
+    """Raises UnknownName."""
+    ref = _found(home, name, "show")
+    (facts,) = await asyncio.to_thread(_facts, home, {name: ref})
+    return facts
+
+
+async def remove(home: Home, name: str) -> BaseRemovedFacts:
+    """Remove the name. Sessions and captures on the base keep its files, and a gc removes them after the last of these.
+    Raises UnknownName.
+    """
+    rights.check_unrestricted(home.sessions.resources, "remove", f"base {name}", "bases belong to root")
+    ref = _found(home, name, "remove")
+    with home.names.change("base rm") as change:
+        change.put_base(name, None)
+        change.note = f"{name} was {ref.capture[:12]}"
+    return BaseRemovedFacts(name=name, id=ref.capture)
+
+
+def _source(request: BaseRequest, on: str) -> Fill:
+    """A function that provides the files of the requested base. Raises UsageProblem."""
+    check_absolute("create a base from", request.source)
+    if not os.path.isdir(request.source):
+        said = "it is not a directory" if os.path.lexists(request.source) else "there is no such directory"
+        raise UsageProblem("create a base from", request.source, said, "name a directory that has a root file system")
+    homes.check_copied(request.source, "create", on)
+    return functools.partial(bases.copy_folder, os.path.realpath(request.source))
+
+
+def _check_free(home: Home, request: BaseRequest) -> None:
+    if request.name in home.names.bases() and not request.force:
+        said, next_step = "there is a base of this name", "choose another name, or replace it: --force"
+        raise StateConflict("create", f"base {request.name}", said, next_step, code="name-taken")
+
+
+async def _work(home: Home, request: BaseRequest, fill: Fill, job: Job) -> Created:
+    await home.jobs.ended("gc")  # it may be removing a base with the same files
+
+    def create() -> Created:
+        with stage(Stage.STORE, unit="bytes") as under_way:
+            report = functools.partial(_report, job, under_way)
+            return home.captures.bases.create(request.name, request.source, fill, home.storing.lock, report)
+
+    thread = asyncio.ensure_future(asyncio.to_thread(create))
+    try:
+        made = await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait([thread])
+        raise
+    home.due_for_removal.pop(made.capture.id, None)
+    return made
+
+
+def _report(job: Job, under_way: OpenStage, done: int) -> None:
+    job.report(bytes=done)
+    under_way.report(done)
+
+
+def _found(home: Home, name: str, tried: str) -> BaseRef:
+    found = home.names.bases()
+    if name not in found:
+        said = f"there is no such base{did_you_mean(name, found)}"
+        raise UnknownName(tried, f"base {name}", said, "'waypoint base list' lists the bases")
+    return found[name]
+
+
+def _facts(home: Home, found: dict[str, BaseRef]) -> list[BaseFacts]:
+    captures = home.names.captures_of([ref.capture for ref in found.values()], may_lack=True)
+    rows = home.names.live()
+    return [
+        BaseFacts(
+            name=name,
+            id=ref.capture,
+            image=home.names.standing(ref.capture).image,
+            source=ref.source,
+            created=iso_time(ref.created),
+            on_disk=ref.capture in captures and home.captures.images.is_hot(captures[ref.capture]),
+            sessions=[row.branch for row in rows if row.setting.pinned == ref.capture],
+        )
+        for name, ref in found.items()
+    ]
