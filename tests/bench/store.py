@@ -255,7 +255,7 @@ def _while_storing(home: Home, tree: Tree, sizes: Sizes) -> Iterator[Figure]:
     names = itertools.count()
 
     def pause() -> float:
-        found = home.must("checkpoint", f"noticing-{next(names)}", "-b", "noticing", "--json").json()
+        found = home.must("checkpoint", f"noticing-{next(names)}", "-b", "noticing", "--anew", "--json").json()
         return float(found["paused_ms"])
 
     def execute() -> float:
