@@ -59,6 +59,9 @@ def test_a_session_a_checkpoint_and_a_fork_keep_the_base(home: Home, small: dict
     home.must("restore", "state", "-b", "one")
     assert inside(home, "one", "cat /etc/marker /etc/other-name") == "mine\nthe small base\n"
     assert (home.must("base", "show", "small", "--json").json()["sessions"]) == ["one"]
+    below = {"kind": "pinned", "name": "small", "id": small["id"]}
+    assert (facts(home, "one")["base"], home.must("show", "state", "--json").json()["base"]) == (below, below)
+    assert f"small (pinned, {small['id'][:12]})" in home.must("doctor", "one").stdout
     said = home.cli("apply", "one", "--yes")
     assert (said.code, "pinned base" in said.stderr) == (2, True)
     home.must("stop", "one")

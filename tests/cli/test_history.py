@@ -136,7 +136,7 @@ def test_show_json_has_all_facts(home: Home, unchanged: tuple[str, list[str]]) -
     assert {"capture", "image", "names", "parents", "tier", "layers", "base", "created"} <= set(found)
     assert (found["capture"], found["parents"]) == (made[1], [made[0]])
     assert found["names"] == [branch, f"{branch}-two"]
-    assert (found["tier"], found["base"], found["message"]) == ("live", "/", "message two")
+    assert (found["tier"], found["base"], found["message"]) == ("live", {"kind": "machine"}, "message two")
     assert found["layers"]["processes"]["count"] >= 1
     assert "PATH" in found["environment"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from waypoint.model.errors import one_line
 from waypoint.model.facts import CaptureFacts, HandoffFacts, LayerFacts, StepFacts
-from waypoint.model.rendering import age, change_count, change_lines, layer, short
+from waypoint.model.rendering import age, base, change_count, change_lines, layer, short
 
 _TICKS = re.compile("`+")
 
@@ -43,7 +43,7 @@ def _about(found: CaptureFacts) -> Iterator[str]:
         ("parents", ", ".join(map(short, found.parents))),
         ("tier", found.tier),
         ("changes since its parent", change_count(found.changes)),
-        ("base, user, folder", f"{found.base}, {found.user}, {_code(found.cwd)}"),
+        ("base, user, folder", f"{base(found.base)}; {found.user}, {_code(found.cwd)}"),
         ("machine", machine),
     )
     yield from (f"* {name}: {text}" for name, text in about if text)

@@ -6,7 +6,14 @@ Every answer has all fields without a default. Times are text: UTC, ISO 8601, to
 from dataclasses import dataclass, field
 from typing import Literal, NotRequired, TypedDict
 
-from waypoint.model.session_facts import ChangeCountFacts, ConditionFacts, LimitFacts, SessionFacts, StrangerFacts
+from waypoint.model.session_facts import (
+    BelowFacts,
+    ChangeCountFacts,
+    ConditionFacts,
+    LimitFacts,
+    SessionFacts,
+    StrangerFacts,
+)
 
 
 class LayerFacts(TypedDict):
@@ -92,7 +99,7 @@ class CaptureFacts:
     message: str
     created: str
     durable: bool
-    base: str
+    base: BelowFacts
     user: str
     cwd: str
     exit: int | None

@@ -174,7 +174,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the requested path; "": the user's shell. `limits`: as requested. `allow_net`: if not empty, the only reachable
     names and networks. `auto`: points are made at prompts. `idle_park`, `ttl`: seconds after which an unused session,
     and any session, is parked; 0: never. `since`: when the time of `ttl` has begun, in seconds since the epoch.
-    `publish`: of a live session as they are, else as they were.
+    `publish`: of a live session as they are, else as they were. `base_name`: the name by which a pinned base was asked
+    for.
     """
 
     base: str
@@ -193,6 +194,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttl: float = 0.0
     since: float = 0.0
     publish: list[Published] = []
+    base_name: Name | Literal[""] = ""
 
     @property
     def pinned(self) -> str | None:

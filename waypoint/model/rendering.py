@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from waypoint.model.facts import CaptureFacts, ChangeFacts, FileFacts, FoundFacts, OperationFacts, PointFacts
     from waypoint.model.session_facts import (
+        BelowFacts,
         ChangeCountFacts,
         LimitFacts,
         PortFacts,
@@ -339,6 +340,17 @@ def _proof_word(capture: CaptureFacts) -> str:
     return "" if capture.proof is None else ", proved" if capture.proof["proved"] else ", not proved"
 
 
+def base(found: BelowFacts | None) -> str:
+    """The files below a session, in words."""
+    if found is None:
+        return ""
+    if found["kind"] == "pinned":
+        return f"{found['name']} (pinned, {short(found['id'])})".lstrip()
+    return (
+        f"{found['path']} of this machine, as it is now" if found["kind"] == "folder" else "this machine, as it is now"
+    )
+
+
 def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
     """Return the headings and values of `show` about a capture, for `headed`."""
     layers = [(f"  {kind}", layer(found)) for kind, found in capture.layers.items() if found is not None]
@@ -355,7 +367,7 @@ def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
         ("changes", change_count(capture.changes)),
         ("paused", "" if capture.paused_ms is None else f"{capture.paused_ms:.0f} ms"),
         ("exit", "" if capture.exit is None else str(capture.exit)),
-        ("base", capture.base),
+        ("base", base(capture.base)),
         ("user", capture.user),
         ("folder", one_line(capture.cwd)),
         ("machine", ", ".join(capture.machine.values())),

@@ -7,6 +7,18 @@ from dataclasses import dataclass
 from typing import Literal, NotRequired, TypedDict
 
 
+class BelowFacts(TypedDict):
+    """The files below a session. `kind`: `machine`: those of this machine, as they are now; `folder`: those of the
+    folder `path` of this machine, as they are now; `pinned`: those of a pinned base, which never change: its `id`, and
+    the `name` by which it was asked for.
+    """
+
+    kind: Literal["machine", "folder", "pinned"]
+    path: NotRequired[str]
+    name: NotRequired[str]
+    id: NotRequired[str]
+
+
 class ConditionFacts(TypedDict):
     """One thing that was not kept or restored completely (docs/conditions.md). `code`: stable, for programs. `subject`:
     the thing concerned. `detail`: the reason, or a number. `text`: the sentence for people. `about`: `replaced` or
@@ -108,7 +120,7 @@ class SessionFacts:
     pid: int | None = None
     uptime_s: float | None = None
     user: str | None = None
-    base: str | None = None
+    base: BelowFacts | None = None
     net: str | None = None
     allow_net: list[str] | None = None
     no_way_out: str | None = None

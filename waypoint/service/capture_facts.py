@@ -12,7 +12,7 @@ from waypoint.model.session_facts import ChangeCountFacts
 from waypoint.model.times import iso_time
 from waypoint.records.reading import Reader
 from waypoint.session.birth.rights import MaySee
-from waypoint.session.session_facts import of_limits
+from waypoint.session.session_facts import of_base, of_limits
 
 Measured = Mapping[str, Mapping[str, object]]
 _NOTHING: Measured = MappingProxyType({})
@@ -62,7 +62,7 @@ def _of(capture: Capture, names: list[str], standing: Standing, measured: Measur
         message=capture.message,
         created=iso_time(capture.created),
         durable=standing.durable,
-        base=capture.setting.base,
+        base=of_base(capture.setting),
         user=capture.setting.user.name,
         cwd=capture.setting.cwd,
         exit=capture.exit,

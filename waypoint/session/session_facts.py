@@ -16,7 +16,7 @@ from waypoint.model.conditions import degradation, facts_of
 from waypoint.model.errors import WaypointError
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, SessionLimits, Setting, User
-from waypoint.model.session_facts import LimitFacts, SessionFacts
+from waypoint.model.session_facts import BelowFacts, LimitFacts, SessionFacts
 from waypoint.model.times import iso_time
 from waypoint.records.names import Names
 from waypoint.session.birth.rights import MaySee
@@ -150,7 +150,7 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
         state=_state_of(tip),
         created=iso_time(created),
         user=tip.setting.user.name,
-        base=tip.setting.base,
+        base=of_base(tip.setting),
         net=tip.setting.net,
         cwd=tip.setting.cwd,
         capture=tip.id,
@@ -159,6 +159,13 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
         captured=iso_time(tip.created),
         message=tip.message or None,
     )
+
+
+def of_base(setting: Setting) -> BelowFacts:
+    """The facts about the files below a session."""
+    if setting.pinned is not None:
+        return BelowFacts(kind="pinned", name=setting.base_name, id=setting.pinned)
+    return BelowFacts(kind="machine") if setting.base == "/" else BelowFacts(kind="folder", path=setting.base)
 
 
 def _left_s(setting: Setting) -> float | None:
@@ -185,7 +192,7 @@ def of_unreachable(lost: Unreachable) -> SessionFacts:
         id=row.session,
         uptime_s=round(time.time() - row.started, 3),
         user=row.setting.user.name,
-        base=row.setting.base,
+        base=of_base(row.setting),
         net=row.setting.net,
         cwd=row.setting.cwd,
         memory_bytes=cgroups.memory_bytes(lost.cgroup),
@@ -205,7 +212,7 @@ def of_start(live: LiveSession) -> SessionFacts:
         id=row.session,
         pid=live.record.init_pid,
         user=row.setting.user.name,
-        base=row.setting.base,
+        base=of_base(row.setting),
         net=row.setting.net,
         allow_net=row.setting.allow_net or None,
         no_way_out=live.no_way_out() or None,

@@ -47,6 +47,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
     caller = functools.partial(as_caller, resources)
     asker = Asker(request.user, request.default_user, uid, request.default_branch)
     command = f"shell {branch}" if request.from_name is None else f"shell {branch} --from {request.from_name}"
+    asked_base = request.base
     request = await asyncio.to_thread(_with_base, resources, request)
     async with sessions.turn(branch), contextlib.AsyncExitStack() as held_base:
         found = await sessions.settled(branch)
@@ -72,6 +73,8 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             own = origin.setting if origin else None
             folder_of = resources.places.folder_of
             setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, caller, folder_of)
+        if asked_base is not None and setting.pinned is not None:
+            setting = msgspec.structs.replace(setting, base_name=asked_base)
         chosen = await asyncio.to_thread(choose, resources, origin, None) if origin is not None else ONLY_FILES
         if origin is not None and chosen.tier == "live":
             check_restored_setting(branch, request, setting, origin)

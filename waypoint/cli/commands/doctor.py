@@ -10,7 +10,7 @@ from waypoint.cli.output import advice, print_json, print_lines, wants_colour
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem, WaypointError
 from waypoint.model.paths import config_path, log_path
-from waypoint.model.rendering import state, survey_advice, survey_table, table
+from waypoint.model.rendering import base, state, survey_advice, survey_table, table
 from waypoint.model.session_facts import Capability
 from waypoint.model.verbs import Given
 
@@ -38,6 +38,7 @@ def _survey(client: Client, branch: str, *, as_json: bool) -> int:
     if as_json:
         print_json([dataclasses.asdict(one) | {"remedy": advice(one.remedy)} for one in found])
     else:
+        print_lines([f"base: {base(client.session(branch).refresh().base)}", ""])
         print_lines(survey_table(found, coloured=wants_colour()))
         print_lines([advice(line) for line in survey_advice(found)])
     return EXIT_HOST_LACKS if any(one.tier != "live" for one in found) else 0

@@ -5,7 +5,7 @@ from waypoint.client.sdk import Client
 from waypoint.model.errors import UnknownName, WaypointError, one_line
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.plainjson import fields
-from waypoint.model.rendering import age, capture_facts, headed, limits
+from waypoint.model.rendering import age, base, capture_facts, headed, limits
 from waypoint.model.session_facts import SessionFacts
 from waypoint.model.verbs import Given
 
@@ -60,7 +60,7 @@ def _of_uncaptured(live: SessionFacts) -> list[tuple[str, str]]:
         ("capture", "none yet"),
         ("state", live.state),
         ("created", f"{live.created} ({age(live.created)} ago)"),
-        ("base", live.base or ""),
+        ("base", base(live.base)),
         ("user", live.user or ""),
         ("folder", one_line(live.cwd or "")),
         ("network", live.net or ""),

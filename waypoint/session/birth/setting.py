@@ -80,6 +80,7 @@ def plan_setting(
         idle_park=_age(request.idle_park, origin.idle_park if origin else 0.0),
         ttl=_age(request.ttl, origin.ttl if origin else 0.0),
         publish=_publish(request, origin),
+        base_name=origin.base_name if origin else "",
     )
 
 

@@ -230,9 +230,10 @@ class LiveSession:
         """Show the terminal. `may_have`: whether the client may see the session that replaces this one."""
         setting = self.record.row.setting
         shared = [bind.target for bind in setting.binds]
+        base = setting.base_name or setting.base
         with self._stream():
             await outlet.note(
-                {"session": {"branch": self.branch, "base": setting.base, "user": setting.user.name, "shared": shared}}
+                {"session": {"branch": self.branch, "base": base, "user": setting.user.name, "shared": shared}}
             )
             size = await self.viewers.attach(inlet, outlet, request.rows, request.cols)
             if not self.terminal.closed.is_set():
