@@ -6,9 +6,8 @@ names it (`records.base_of`).
 """
 
 import os
-import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +15,9 @@ from typing import NamedTuple
 from waypoint.capture.layers.layer import Area
 from waypoint.capture.storing.base_records import base_id, capture_of, record_base
 from waypoint.capture.storing.images import Images, OnProgress, base_order
-from waypoint.capture.storing.orders import Ingested
-from waypoint.linux.storage import filesystem
-from waypoint.linux.storage.deep import walk
-from waypoint.linux.storage.descriptors import open_folder
+from waypoint.capture.storing.orders import Gather, Gathered, Ingested
 from waypoint.linux.tasks.stages import stage
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.ids import new_id
 from waypoint.model.records import BaseRef, Capture
 from waypoint.model.stages import Stage
@@ -29,18 +26,19 @@ from waypoint.upper import layout
 from waypoint.upper.contract import refusals
 
 VERB = "base create"
-_OF_OVERLAYS = "trusted.overlay."
 
-Fill = Callable[[Path], None]
-"""Fills an empty folder with the files of a base. Raises WaypointError, OSError, CalledProcessError."""
+Fill = Callable[[Path], list[Degradation]]
+"""Fills an empty folder with the files of a base, without devices. Returns what it has left out. Raises WaypointError,
+OSError.
+"""
 
 
 class Created(NamedTuple):
-    """`devices`: how many device nodes were left out. `new_bytes`: by how much the store has grown."""
+    """`left_out`: what the base lacks of its source. `new_bytes`: by how much the store has grown."""
 
     capture: Capture
     image: str
-    devices: int
+    left_out: list[Degradation]
     new_bytes: int
 
 
@@ -76,8 +74,7 @@ class Bases:
             upper = Path(layout.upper_of(pool.create(tree)))
             with self._writing(), stage(Stage.COPY_FILES), refusals("create", f"base {name}"):
                 upper.mkdir(parents=True)
-                fill(upper)
-                devices = _clean(upper)
+                left_out = fill(upper)
                 for folder in (upper.parent, upper.parent.parent):
                     folder.chmod(0o755)
                     os.utime(folder, ns=(0, 0))  # the image has the times
@@ -91,7 +88,29 @@ class Bases:
                     change.note = f"{name} is {capture.id[:12]}"
         finally:
             pool.remove(tree)
-        return Created(capture, made.image, devices, made.new_bytes)
+        return Created(capture, made.image, left_out, made.new_bytes)
+
+    def gather(
+        self,
+        folders: list[tuple[str, str]],
+        target: Path,
+        on_progress: OnProgress,
+        hidden: Sequence[str] = (),
+        emptied: Sequence[str] = (),
+    ) -> list[Degradation]:
+        """Copy folders of the machine to `target`, as the order Gather says. Returns what was left out."""
+        order = Gather(
+            store=str(self._images.store),
+            folders=folders,
+            target=str(target),
+            hidden=list(hidden),
+            emptied=list(emptied),
+        )
+        found = self._images.workers.run(order, Gathered, on_progress)
+        left_out = [degradation("devices-left-out", found.device, str(found.devices))] if found.devices else []
+        if found.left_out:
+            left_out.append(degradation("files-left-out", found.example, str(found.left_out)))
+        return left_out
 
     def _snapshot(self, tree: str, image: str) -> Capture:
         """Make the tree that the image's capture has, unless the base exists already."""
@@ -103,28 +122,3 @@ class Bases:
                 self._area.pool.snapshot(tree, capture.id, sealed=True)
         self._readmit(capture.id)
         return capture
-
-
-def copy_folder(source: str, target: Path) -> None:
-    """Copy a folder of the machine, without what is mounted in it."""
-    filesystem.copy_tree(source, target, one_file_system=True)
-
-
-def _clean(upper: Path) -> int:
-    """Remove device nodes, which no session could open, and the marks of an overlay, which would hide files. Returns
-    the number of devices.
-    """
-    devices = 0
-    with open_folder(str(upper.parent)) as above:
-        for visit in walk(above, upper.name):
-            before = os.fstat(visit.fd)
-            for name in visit.others:
-                mode = os.stat(name, dir_fd=visit.fd, follow_symlinks=False).st_mode
-                if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-                    os.unlink(name, dir_fd=visit.fd)
-                    devices += 1
-            for mark in os.listxattr(visit.fd):
-                if mark.startswith(_OF_OVERLAYS):
-                    os.removexattr(visit.fd, mark)
-            os.utime(visit.fd, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return devices

@@ -395,11 +395,16 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU lets a restored socket send while its peer does not exist yet.",
         BUILD_CRIU,
     ),
-    # A base made from a container image lacks something.
+    # A base lacks something of what it was made from.
     "devices-left-out": Condition(
         "without device files, which no session can have: {subject} ({detail} in all)",
-        "The container image has device files. A session has its own /dev.",
+        "The container image, or the folder, has device files. A session has its own /dev.",
         "None is needed, unless a program needs that device.",
+    ),
+    "files-left-out": Condition(
+        "{detail} files or folders that could not be read, such as {subject}",
+        "The base lacks files or folders that were removed or moved while they were copied, or that cannot be read.",
+        "Make the base again while no program changes these files.",
     ),
     "attributes-left-out": Condition(
         "without {detail} extended attributes that mean nothing in a session: {subject}",

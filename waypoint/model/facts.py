@@ -569,14 +569,12 @@ class BaseFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseMadeFacts:
-    """A base that was made. `devices`: the number of device nodes that were left out. `new_bytes`: by how much the
-    store has grown.
-    """
+    """A base that was made. `left_out`: what it lacks of its source. `new_bytes`: by how much the store has grown."""
 
     name: str
     id: str
     image: str
-    devices: int
+    left_out: list[ConditionFacts]
     new_bytes: int
 
 

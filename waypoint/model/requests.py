@@ -139,12 +139,12 @@ class EvictRequest(Request, frozen=True):
 
 
 class BaseRequest(Request, frozen=True):
-    """Make a pinned base of the folder `source`, an absolute path on the host. `force`: the name may mean another base,
-    which it then means no more.
+    """Make a pinned base of the folder `source`, an absolute path on the host; null: of the files of the machine that
+    new sessions see. `force`: the name may mean another base, which it then means no more.
     """
 
     name: str
-    source: str
+    source: str | None = None
     force: bool = False
 
 

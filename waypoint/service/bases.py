@@ -3,11 +3,16 @@
 import asyncio
 import functools
 import os
+from collections.abc import Callable
+from pathlib import Path
 
-from waypoint.capture import bases
-from waypoint.capture.bases import Created, Fill
+from waypoint.capture.bases import Created
+from waypoint.capture.storing.images import OnProgress
 from waypoint.launch.ground import homes
+from waypoint.launch.ground.start_plan import plan_overlays
+from waypoint.linux.storage import filesystem
 from waypoint.linux.tasks.stages import OpenStage, stage
+from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 from waypoint.model.facts import BaseFacts, BaseMadeFacts, BaseRemovedFacts
 from waypoint.model.names import parse_name
@@ -21,6 +26,9 @@ from waypoint.service.home import Home
 from waypoint.service.layers import check_absolute
 from waypoint.session.birth import rights
 
+_EMPTIED = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")
+"""Folders of the machine of which a base has no content."""
+Filling = Callable[[Path, OnProgress], list[Degradation]]
 _ROOTS = "programs of root in sessions would trust your files"
 
 
@@ -28,12 +36,12 @@ async def create(home: Home, request: BaseRequest) -> BaseMadeFacts:
     """Make a base, as a job. If that fails, nothing is kept. Raises StateConflict if the name is taken."""
     name, on = parse_name(request.name), f"base {request.name}"
     rights.check_unrestricted(home.sessions.resources, "create", on, _ROOTS)
-    fill = await asyncio.to_thread(_source, request, on)
+    fill = await asyncio.to_thread(_source, home, request, on)
     _check_free(home, request)
     made = await home.jobs.result(home.jobs.start("base", functools.partial(_work, home, request, fill)))
     assert isinstance(made, Created)
     return BaseMadeFacts(
-        name=name, id=made.capture.id, image=made.image, devices=made.devices, new_bytes=made.new_bytes
+        name=name, id=made.capture.id, image=made.image, left_out=facts_of(made.left_out), new_bytes=made.new_bytes
     )
 
 
@@ -60,14 +68,27 @@ async def remove(home: Home, name: str) -> BaseRemovedFacts:
     return BaseRemovedFacts(name=name, id=ref.capture)
 
 
-def _source(request: BaseRequest, on: str) -> Fill:
+def _source(home: Home, request: BaseRequest, on: str) -> Filling:
     """A function that provides the files of the requested base. Raises UsageProblem."""
-    check_absolute("create a base from", request.source)
-    if not os.path.isdir(request.source):
-        said = "it is not a directory" if os.path.lexists(request.source) else "there is no such directory"
-        raise UsageProblem("create a base from", request.source, said, "name a directory that has a root file system")
-    homes.check_copied(request.source, "create", on)
-    return functools.partial(bases.copy_folder, os.path.realpath(request.source))
+    source, gather = request.source, home.captures.bases.gather
+    if source is None:
+        return functools.partial(_copy_machine, home)
+    check_absolute("create a base from", source)
+    if not os.path.isdir(source):
+        said = "it is not a directory" if os.path.lexists(source) else "there is no such directory"
+        raise UsageProblem("create a base from", source, said, "name a directory that has a root file system")
+    homes.check_copied(source, "create", on)
+    return lambda target, on_progress: gather([(os.path.realpath(source), "")], target, on_progress)
+
+
+def _copy_machine(home: Home, target: Path, on_progress: OnProgress) -> list[Degradation]:
+    """Copy the files of the machine that a new session sees."""
+    places = home.sessions.resources.places
+    places.follow_host()
+    plan = plan_overlays("/", places)
+    folders = [(point, point.strip("/")) for point in plan.overlays]
+    hidden = {*homes.known(), *places.hidden, *filesystem.swap_files()}
+    return [*home.captures.bases.gather(folders, target, on_progress, sorted(hidden), _EMPTIED), *plan.left_out]
 
 
 def _check_free(home: Home, request: BaseRequest) -> None:
@@ -76,13 +97,18 @@ def _check_free(home: Home, request: BaseRequest) -> None:
         raise StateConflict("create", f"base {request.name}", said, next_step, code="name-taken")
 
 
-async def _work(home: Home, request: BaseRequest, fill: Fill, job: Job) -> Created:
+async def _work(home: Home, request: BaseRequest, fill: Filling, job: Job) -> Created:
     await home.jobs.ended("gc")  # it may be removing a base with the same files
 
     def create() -> Created:
         with stage(Stage.STORE, unit="bytes") as under_way:
             report = functools.partial(_report, job, under_way)
-            return home.captures.bases.create(request.name, request.source, fill, home.storing.lock, report)
+            source = "this machine" if request.source is None else request.source
+
+            def copy(target: Path) -> list[Degradation]:
+                return fill(target, report)
+
+            return home.captures.bases.create(request.name, source, copy, home.storing.lock, report)
 
     thread = asyncio.ensure_future(asyncio.to_thread(create))
     try:

@@ -34,6 +34,19 @@ class Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="ingest"):
     again: bool = False
 
 
+class Gather(msgspec.Struct, frozen=True, kw_only=True, tag="gather"):
+    """Copy folders of the machine, each with its place in the folder `target`, without what is mounted in them.
+    `hidden`: paths of the machine that are not copied; `emptied`: those of folders that are copied without content.
+    Answer: Gathered.
+    """
+
+    store: str
+    folders: list[tuple[str, str]]
+    target: str
+    hidden: list[str] = []
+    emptied: list[str] = []
+
+
 class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
     """Extract parts of an image into folders, which are made if they are missing. Of the contents of files of the base
     (layers/base_files.py), only those that the machine lacks are extracted, or those in `only` of the part. Answer:
@@ -137,7 +150,7 @@ class Unlock(msgspec.Struct, frozen=True, kw_only=True, tag="unlock"):
     secret: str
 
 
-StoreOrder = Ingest | Recall | Verify | Check | Collect | Measure | Export | Inspect | Import | ReadImage
+StoreOrder = Ingest | Gather | Recall | Verify | Check | Collect | Measure | Export | Inspect | Import | ReadImage
 Order = StoreOrder | Unlock
 
 
@@ -160,6 +173,17 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     new_bytes: int
     ms: float
     changed_only: bool
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """`devices`: the number of device nodes, which are not copied; `device`: the first of them. `left_out`: how many
+    files or folders could not be read, and `example` the first of them, with the reason.
+    """
+
+    devices: int
+    device: str
+    left_out: int
+    example: str
 
 
 class Damage(msgspec.Struct, frozen=True, array_like=True):

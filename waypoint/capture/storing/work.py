@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Collection
 
 from waypoint.capture.layers.base_listing import LISTING, MAX_LISTING_BYTES, differing, parse
+from waypoint.capture.storing.gathering import gather
 from waypoint.capture.storing.orders import (
     Check,
     Collect,
     Export,
+    Gather,
     Import,
     Ingest,
     Ingested,
@@ -69,6 +71,8 @@ def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> obje
     match order:
         case Ingest():
             answer = _ingest(store, order, on_progress)
+        case Gather():
+            answer = gather(order, on_progress)
         case Recall():
             _recall(store, order, on_progress)
         case Verify():

@@ -3,21 +3,20 @@
 import dataclasses
 
 from waypoint.cli.caller import absolute
-from waypoint.cli.output import note, print_json, print_lines, wants_colour
+from waypoint.cli.output import note, print_json, print_lines, wants_colour, warn
 from waypoint.client.sdk import Client
 from waypoint.model.rendering import age, headed, short, table
 from waypoint.model.verbs import Given
 
 
 def create(given: Given) -> int:
-    bases, name = Client(given.text("home")).bases, given.required("name")
-    made = bases.create(name, absolute(given.required("from")), force=given.flag("force"))
+    bases, source = Client(given.text("home")).bases, given.text("from")
+    made = bases.create(given.required("name"), source and absolute(source), force=given.flag("force"))
     if given.flag("json"):
         print_json(made)
         return 0
     print_lines([f"{made.name}  {short(made.id)}"])
-    if made.devices:
-        note(f"left out: {made.devices} device nodes; a session has its own /dev")
+    warn("left out:", [one["text"] for one in made.left_out])
     return 0
 
 
@@ -29,7 +28,7 @@ def list_bases(given: Given) -> int:
         rows = [(one.name, short(one.id), age(one.created), one.source) for one in found]
         print_lines(table(("BASE", "ID", "AGE", "FROM"), rows, coloured=wants_colour()))
     else:
-        note("no bases; 'waypoint base create NAME --from DIR' makes one")
+        note("no bases; 'waypoint base create NAME' makes one")
     return 0
 
 

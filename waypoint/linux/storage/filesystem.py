@@ -6,6 +6,7 @@ that are longer than PATH_MAX.
 
 import contextlib
 import os
+import re
 import stat
 import subprocess
 
@@ -85,6 +86,13 @@ def usable_bytes(path: StrPath) -> int:
     return (numbers.f_blocks - numbers.f_bfree + numbers.f_bavail) * numbers.f_frsize
 
 
+def swap_files() -> list[str]:
+    """The paths of the files in which the kernel swaps (/proc/swaps), and of swap devices."""
+    with open("/proc/swaps", "rb") as file:
+        found = [line.split()[0] for line in file if line.startswith(b"/")]
+    return [os.fsdecode(re.sub(rb"\\(\d{3})", lambda code: bytes([int(code[1], 8)]), path)) for path in found]
+
+
 def make_whiteout(path: StrPath) -> None:
     """Make a whiteout, overlayfs's mark of a deleted name: a character device 0:0. Not possible on an overlay
     itself.
@@ -92,16 +100,15 @@ def make_whiteout(path: StrPath) -> None:
     os.mknod(path, stat.S_IFCHR, WHITEOUT_DEVICE)
 
 
-def copy_tree(source: StrPath, target: StrPath, *, one_file_system: bool = False) -> None:
-    """Copy the folder `source` to `target`, which must be missing or an empty folder. With `one_file_system`, folders
-    on which something is mounted become empty folders.
+def copy_tree(source: StrPath, target: StrPath) -> None:
+    """Copy the folder `source` to `target`, which must be missing or an empty folder.
 
     Kept: owner, mode, ACL, times, all extended attributes of files and folders (trusted.* too), hard links within the
     tree, holes, symlinks, FIFOs, sockets, devices (whiteouts). Blocks are shared where the file system can (reflink).
     Lost: inode numbers, extended attributes of symlinks. Not atomic. Raises CalledProcessError with cp's message if the
     disk is full or something listed under "Kept" cannot be copied; the files copied until then remain.
     """
-    programs.run("cp", *(["-x"] if one_file_system else []), *_COPYING, source, target)
+    programs.run("cp", *_COPYING, source, target)
 
 
 def copy_tree_within(userns: int | None, source: int, target: int, limit_s: float | None = None) -> None:

@@ -589,9 +589,11 @@ _BASE_CREATE = Verb(
     ),
     """Make a pinned base: the files below sessions, kept in the home.
 
-    The files of sessions on it do not change when the machine does. DIR is copied, without what is mounted in it, and
-    without device nodes. Equal files make an equal base, with the same id, on each machine. Only root, and users whom
-    root trusts fully, may create bases; all users of the home may start sessions on them.""",
+    The files of sessions on it do not change when the machine does. Without --from, the base has the files of this
+    machine that new sessions see, without the content of /tmp and /var/tmp; this may take gigabytes and minutes. DIR is
+    copied without what is mounted in it. Device nodes are left out. Equal files make an equal base, with the same id,
+    on each machine. Only root, and users whom root trusts fully, may create bases; all users of the home may start
+    sessions on them.""",
     "Example: waypoint base create debian --from /srv/bookworm && waypoint shell --base debian",
     arguments=(_BASE_NAME,),
 )
