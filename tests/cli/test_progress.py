@@ -6,6 +6,7 @@ from tests.cli.conftest import Spawn, exit_status
 from tests.homes import Home
 from tests.waiting import PATIENCE_S
 from waypoint.cli.progress import TEXTS, stage_line
+from waypoint.linux.storage import files
 from waypoint.model.stages import Stage
 
 
@@ -26,13 +27,13 @@ def test_a_slow_request_is_shown_on_a_terminal_only(home: Home, branch: str, on_
     home.must("run", "-b", branch, "--", "sh", "-c", put, "sh", "/etc/waypoint/hooks/pre-checkpoint.d")
     checkpoint, release = ("checkpoint", "-b", branch, "--tier", "files"), ("run", "-b", branch, "--", "sh", "-c")
     with home.background(*checkpoint, "piped") as piped:
-        in_json = on_terminal(*checkpoint, "in-json", "--json")
         shown = on_terminal(*checkpoint, "shown")
         shown.expect_exact(f"waiting for another request on {branch}")
-        for _ in (piped, in_json):
-            home.must(*release, "echo >/srv/gate")
-        shown.expect_exact("running the hook pre-checkpoint.d/slow")
+        in_json = on_terminal(*checkpoint, "in-json", "--json")
         home.must(*release, "echo >/srv/gate")
+        shown.expect_exact("running the hook pre-checkpoint.d/slow")
+        for _ in (shown, in_json):
+            home.must(*release, "echo >/srv/gate")
         shown.expect_exact("\r\x1b[Kshown  ")
         assert [exit_status(one) for one in (in_json, shown)] == [0, 0]
         output, errors = piped.communicate(timeout=PATIENCE_S)
@@ -52,3 +53,16 @@ def test_an_exec_that_waits_for_the_shell_is_shown(home: Home, branch: str, on_t
         home.must(*run, "echo >/srv/busy")
         assert exit_status(second) == first.wait(PATIENCE_S) == 0
     assert second.before == b"end\r\n"
+
+
+@pytest.mark.privileged
+def test_long_work_on_the_store_is_shown_until_it_is_done(home: Home, branch: str, on_terminal: Spawn) -> None:
+    home.must("checkpoint", "-b", branch, "--tier", "files", "--wait", "kept")
+    words = {"verify": "checking the store", "gc": "removing unused data of the store"}
+    with files.locked(str(home.path / "store/lock")):  # as if another process wrote to the store for long
+        shown = {verb: on_terminal(verb) for verb in words}
+        for verb, line in shown.items():
+            line.expect_exact(words[verb])
+    for line in shown.values():
+        line.expect_exact("\r\x1b[K")
+        assert exit_status(line) == 0

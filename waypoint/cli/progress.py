@@ -15,6 +15,7 @@ TEXTS = {
     Stage.WAIT_COMMAND: "waiting until an earlier command has ended",
     Stage.WAIT_PROMPT: "waiting for the prompt of the shell",
     Stage.HOOK: "running the hook {}",
+    Stage.COPY_MEMORY: "copying the memory of the processes",
     Stage.DUMP: "capturing the processes",
     Stage.WRITE_IMAGES: "writing the process images",
     Stage.COPY_FILES: "copying files",
@@ -36,7 +37,9 @@ TEXTS = {
     Stage.EVICT: "evicting captures",
     Stage.EXPORT: "exporting",
     Stage.IMPORT: "importing",
+    Stage.UNPACK: "unpacking the image",
     Stage.TRY: "trying the capabilities of this machine",
+    Stage.SET_UP: "setting up this machine",
 }
 
 _WIDTH = 24

@@ -9,6 +9,7 @@ class Stage(StrEnum):
     WAIT_COMMAND = "wait-command"
     WAIT_PROMPT = "wait-prompt"
     HOOK = "hook"
+    COPY_MEMORY = "copy-memory"
     DUMP = "dump"
     WRITE_IMAGES = "write-images"
     COPY_FILES = "copy-files"
@@ -30,4 +31,6 @@ class Stage(StrEnum):
     EVICT = "evict"
     EXPORT = "export"
     IMPORT = "import"
+    UNPACK = "unpack"
     TRY = "try"
+    SET_UP = "set-up"  # known to the client alone

@@ -22,8 +22,10 @@ from waypoint.linux.storage import files
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, mappings, procfs, write_tracking
 from waypoint.linux.tasks.ptrace_stop import NotTraceable, stopped
+from waypoint.linux.tasks.stages import OpenStage, stage
 from waypoint.linux.tasks.states import task_state
 from waypoint.linux.tasks.write_tracking import Span, Tracker
+from waypoint.model.stages import Stage
 from waypoint.processes.criu.page_maps import PARENT, add_parent, map_name, pages_name, without, write_map
 
 log = logging.getLogger(__name__)
@@ -81,14 +83,14 @@ class _Process:
                 found += self.tracker.protect(mapping)
         return found
 
-    def copy(self, spans: list[Span], folder: Path) -> None:
+    def copy(self, spans: list[Span], folder: Path, on_progress: Callable[[int], None]) -> None:
         """Write the parent images of the process. Raises OSError."""
         self.holder = folder
         with open_folder(folder) as images_fd:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             pages_fd = os.open(pages_name(self.inner_pid), flags, 0o600, dir_fd=images_fd)
             try:
-                copied = write_tracking.copy(self.pid, spans, pages_fd)
+                copied = write_tracking.copy(self.pid, spans, pages_fd, on_progress)
             finally:
                 os.close(pages_fd)
             write_map(images_fd, self.inner_pid, self.inner_pid, copied)
@@ -216,14 +218,20 @@ class CopiedMemory:
             _track(cgroup, processes)
             tracked = [process for process in processes if process.tracker is not None]
             protected = [(process, _protected(process)) for process in tracked]
-        for process, spans in protected:
-            process.copy(spans, self._folder)
-            if process.look() >= _bytes_of(process.copied) // 2 and process.copied:
-                self._used.append(process)
-            else:
-                log.info("process %s writes its memory faster than it is copied", process.pid)
-                process.rests = _RESTS
-                process.remove(self._folder)
+        total = sum(_bytes_of(spans) for _, spans in protected)
+        with stage(Stage.COPY_MEMORY, total=total, unit="bytes") as under_way:
+            for process, spans in protected:
+                self._copy_one(process, spans, under_way)
+
+    def _copy_one(self, process: _Process, spans: list[Span], under_way: OpenStage) -> None:
+        before = under_way.done
+        process.copy(spans, self._folder, lambda done: under_way.report(before + done))
+        if process.look() >= _bytes_of(process.copied) // 2 and process.copied:
+            self._used.append(process)
+        else:
+            log.info("process %s writes its memory faster than it is copied", process.pid)
+            process.rests = _RESTS
+            process.remove(self._folder)
 
 
 def _is_current(process: _Process) -> bool:

@@ -374,12 +374,11 @@ class _Work:
     def _survey(self) -> removal.Survey:
         return self._keeping.survey(self._home.names)
 
-    @stage(Stage.COLLECT)
     def _collect_images(self) -> None:
         home = self._home
         if home.captures.images.store.exists():
-            with home.storing.lock:
-                home.captures.images.gc(sorted(set(home.names.images().values())))
+            with stage(Stage.COLLECT, unit="bytes") as under_way, home.storing.lock:
+                home.captures.images.gc(sorted(set(home.names.images().values())), under_way.report)
 
     def _remove(self, limit: int | None = None, first: int = 0) -> list[Capture]:
         home, keeping = self._home, self._keeping

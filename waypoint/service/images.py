@@ -12,7 +12,7 @@ from waypoint.model.records import Capture
 from waypoint.model.requests import EvictRequest, UnlockRequest, VerifyRequest
 from waypoint.model.stages import Stage
 from waypoint.service.home import Home
-from waypoint.service.usage import home_bytes
+from waypoint.service.usage import home_bytes, stored_bytes
 from waypoint.session.birth import rights
 
 _STORE = "the store of images"
@@ -26,10 +26,10 @@ async def verify(home: Home, request: VerifyRequest) -> VerifyFacts:
     return await asyncio.to_thread(_verify, home, request.read_data)
 
 
-@stage(Stage.VERIFY)
 def _verify(home: Home, read_data: bool) -> VerifyFacts:  # noqa: FBT001
     images, captures = home.captures.images, dict[str, list[str]]()
-    found = images.verify(read_data=read_data) if images.store.exists() else []
+    with stage(Stage.VERIFY, total=stored_bytes(home), unit="bytes") as under_way:
+        found = images.verify(under_way.report, read_data=read_data) if images.store.exists() else []
     with home.storing.lock:  # no gc removes an image meanwhile
         stored = home.names.images()
         for capture_id, image in stored.items():

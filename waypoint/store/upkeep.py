@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from waypoint.linux.storage import files
@@ -29,14 +29,20 @@ class Damage(NamedTuple):
     images: list[str]
 
 
-def verify(store: Store, *, read_data: bool) -> list[Damage]:
+def _ignore(_: int) -> None:
+    pass
+
+
+def verify(store: Store, *, read_data: bool, on_progress: Callable[[int], None] = _ignore) -> list[Damage]:
     """Look for damage. Without `read_data`: each pack's size and directory, all manifests, trees and lists, and whether
     all objects that they need exist. With it: every byte of every pack.
 
     With `read_data`, the index is rebuilt, and objects that cannot be read are removed from it: so the next checkpoint
-    that has them stores them again. The other objects of a damaged pack are moved to a new one.
+    that has them stores them again. The other objects of a damaged pack are moved to a new one. `on_progress`: gets
+    the bytes of the packs that were looked at.
     """
     found: list[Damage] = []
+    done = 0
     with store.writing() as writer:
         said = [f"{store.pack(name)}: {why}" for name, why in store.catch_up(writer.index, rebuild=read_data).items()]
         bad, damaged = set[bytes](), list[str]()
@@ -51,6 +57,8 @@ def verify(store: Store, *, read_data: bool) -> list[Damage]:
                 except StoreDamaged as error:
                     bad.add(address)
                     said.append(_words(error))
+            done += size
+            on_progress(done)
         writer.index.forget_objects(bad)
         for name in damaged:
             _rewrite(writer, [_Pack(name, 0, [address for address, _ in writer.index.objects(name)])])
@@ -129,12 +137,12 @@ def sizes(reader: Reader, images: Sequence[str]) -> list[int]:
     return found
 
 
-def gc(store: Store, keep: Collection[str]) -> Freed:
+def gc(store: Store, keep: Collection[str], on_progress: Callable[[int], None] = _ignore) -> Freed:
     """Remove all images but `keep`, and the objects that only they need. Waits for a running writer.
 
     Also removes packs whose directory cannot be read, if no image to keep lacks an object. Takes at most the space of
     one more pack meanwhile. Raises StoreDamaged if a tree of an image to keep cannot be read: then nothing is removed,
-    since nobody knows what the image needs.
+    since nobody knows what the image needs. `on_progress`: gets the bytes of the packs that were replaced.
     """
     with store.writing() as writer:
         gone = set(store.image_ids()) - set(keep)
@@ -147,8 +155,11 @@ def gc(store: Store, keep: Collection[str]) -> Freed:
                 os.unlink(f"{store.path}/images/{name}")
         files.sync_folder(f"{store.path}/images")
         before = sum(writer.index.packs().values())
+        done = 0
         for group in _groups(sorted(_sparse(writer, needed), key=lambda pack: len(pack.needed))):
             _rewrite(writer, group)
+            done += sum(pack.size for pack in group)
+            on_progress(done)
         if all(map(writer.index.has, needed)):
             for name in set(store.pack_names()) - writer.index.packs().keys():
                 os.unlink(store.pack(name))

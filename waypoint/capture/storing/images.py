@@ -160,16 +160,16 @@ class Images:
             return {}
         return {kind: _digest(layer.roots) for kind, layer in content.layers.items() if layer.roots}
 
-    def verify(self, *, read_data: bool) -> list[Damage]:
-        return self.workers.run(Verify(store=str(self.store), read_data=read_data), list[Damage])
+    def verify(self, on_progress: OnProgress, *, read_data: bool) -> list[Damage]:
+        return self.workers.run(Verify(store=str(self.store), read_data=read_data), list[Damage], on_progress)
 
     def sizes(self, images: Sequence[str]) -> list[int]:
         """By how many bytes each image makes the store larger than the images before it in the list do."""
         return self.workers.run(Measure(store=str(self.store), images=list(images)), list[int]) if images else []
 
-    def gc(self, keep: Sequence[str]) -> Freed:
+    def gc(self, keep: Sequence[str], on_progress: OnProgress) -> Freed:
         """Remove all images but `keep`. No image may be stored meanwhile."""
-        return self.workers.run(Collect(store=str(self.store), keep=list(keep)), Freed)
+        return self.workers.run(Collect(store=str(self.store), keep=list(keep)), Freed, on_progress)
 
     def _nearest_stored(self, capture: Capture) -> tuple[Capture | None, str]:
         """The nearest ancestor that is in the store, and its image's id."""

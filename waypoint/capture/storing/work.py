@@ -76,7 +76,7 @@ def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> obje
         case Recall():
             _recall(store, order, on_progress)
         case Verify():
-            answer = upkeep.verify(store, read_data=order.read_data)
+            answer = upkeep.verify(store, read_data=order.read_data, on_progress=on_progress)
         case Check():
             answer = _problems(store, order.image)
         case Measure():
@@ -85,7 +85,7 @@ def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> obje
         case ReadImage():
             answer = store.read_manifest(order.image).decode()
         case Collect():
-            answer = upkeep.gc(store, order.keep)
+            answer = upkeep.gc(store, order.keep, on_progress)
         case Export() | Inspect() | Import():
             from waypoint.capture.storing import archive_work  # which loads more
 

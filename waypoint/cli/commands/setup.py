@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import waypoint
 from waypoint.cli.caller import absolute
 from waypoint.cli.output import EXIT_INTERRUPTED, agrees, note
 from waypoint.client.sdk import Client
+from waypoint.client.wire import Wait
+from waypoint.model import plainjson
 from waypoint.model.errors import Failed, HostLacks, UsageProblem, from_json
 from waypoint.model.paths import config_path, may_exist, spelled
+from waypoint.model.stages import Stage
 from waypoint.model.verbs import Given
 
 # The program that sets up this machine. It reports on stdout in lines of JSON.
@@ -163,6 +167,20 @@ def _remove(client: Client, *, yes: bool) -> int:
     return 0
 
 
+def _lines(fd: int) -> Iterator[bytes]:
+    """The lines of a pipe. A long wait for one is shown."""
+    rest = b""
+    while True:
+        wait = Wait(plainjson.encode({"code": Stage.SET_UP.value}))
+        wait.until_readable(fd)
+        wait.end()
+        piece = os.read(fd, 1 << 16)
+        if not piece:
+            return
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+
+
 def _own_share() -> str:
     """Return the caller's data directory (XDG Base Directory Specification)."""
     named = os.environ.get("XDG_DATA_HOME", "")
@@ -186,7 +204,7 @@ def carry_out(verb: str, home: str, *options: str, secret: str = "") -> list[dic
         if program.stdin is not None:
             program.stdin.write(secret.encode())
             program.stdin.close()
-        for line in program.stdout:
+        for line in _lines(program.stdout.fileno()):
             facts = json.loads(line)
             if "say" in facts:
                 note(facts["say"])

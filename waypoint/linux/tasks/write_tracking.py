@@ -16,7 +16,7 @@ import errno
 import functools
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from waypoint.linux.calls import libc, machine
@@ -151,10 +151,11 @@ def _without_content() -> int:
     return _PFNZERO
 
 
-def copy(pid: int, spans: list[Span], target_fd: int) -> list[Span]:
+def copy(pid: int, spans: list[Span], target_fd: int, on_progress: Callable[[int], None]) -> list[Span]:
     """Write the memory of the process in `spans` to the end of a file, and return what was written; pages that are gone
-    are left out. Raises OSError.
+    are left out. `on_progress`: gets the bytes done so far. Raises OSError.
     """
+    done = 0
     buffer = ctypes.create_string_buffer(_COPIED_BYTES)
     written: list[Span] = []
     for span in spans:
@@ -169,6 +170,8 @@ def copy(pid: int, spans: list[Span], target_fd: int) -> list[Span]:
                 else:
                     written.append(Span(start, start + size))
             start += size or PAGE
+            on_progress(done + start - span.start)
+        done += span.end - span.start
     return written
 
 

@@ -24,10 +24,12 @@ from waypoint.linux.calls import hard_limits
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
+from waypoint.linux.tasks.stages import stage
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import Failed, WaypointError
 from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow, ProcessesLayer, Setting
+from waypoint.model.stages import Stage
 from waypoint.processes.criu.options import name_externals
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
@@ -101,6 +103,7 @@ def restore_frozen(resources: Resources, row: LiveRow, held: HeldCapture, size: 
     return cgroups.members(spec.cgroup)
 
 
+@stage(Stage.RESTORE)
 def _restore(resources: Resources, held: HeldCapture, target: RestoreTarget, spec: StartSpec) -> int:
     """Restore the processes, from a template if the capture is large. Return the host's pid of their pid 1."""
     with resources.templates.opened(held) as template_fd:
