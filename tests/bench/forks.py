@@ -25,10 +25,13 @@ from tests.bench.frame import (
     seconds_of,
     times_floor_at_most,
 )
-from tests.bench.ground import CROWD, FROZEN, MB, RESTORED, SLEEP, Ground, open_ground, take
+from tests.bench.ground import CROWD, FROZEN, MB, RESTORED, SLEEP, USER, Ground, open_ground, take
 from tests.bench.inside import Spinner, ask_server, record_of, start_server, write_files
 from tests.bench.session import exec_figures
-from waypoint.client.sdk import Session
+from tests.homes import open_home
+from tests.places import make_temp_root
+from tests.waiting import wait_until
+from waypoint.client.sdk import Client, Session
 from waypoint.linux.tasks import cgroups
 
 MANY = 64
@@ -49,6 +52,7 @@ def _each(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
     yield from exec_figures(ground.home, ground.plain)
     yield from _forks(ground)
     yield from _restores(ground)
+    yield from _standbys(ground, sizes)
     yield from _crowds(ground, sizes)
     yield from _memory(ground, sizes)
     yield from _unchanged(ground, sizes)
@@ -183,6 +187,44 @@ def _restores(ground: Ground) -> list[Figure]:
         figure("restore in place, exec answered", restore_and_ask, 55, settle),
         figure("undo of a restore in place, at once", undo, 110, restore),
     ]
+
+
+def _standbys(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
+    """The same session in a home that keeps a standby ready."""
+    within = None if sizes.quick else make_temp_root()
+    with open_home("bench-standbys", within, options=("--standbys", "1")) as home:
+        client = Client(home.path)
+        plain = client.start("plain", user=USER, env={"TERM": "xterm"})
+        plain.exec(SLEEP)
+        plain.checkpoint("point", tier="live")
+        (back,) = client.fork("point", "back")
+        made: list[Session] = []
+
+        def await_standby() -> None:
+            wait_until(lambda: client.status().standbys == 1, "a standby is ready")
+
+        def clear() -> None:
+            while made:
+                made.pop().stop(discard=True)
+            await_standby()
+
+        def fork() -> None:
+            made.extend(client.fork("point", "new"))
+
+        def fork_and_ask() -> None:
+            fork()
+            made[0].exec("true")
+
+        def restore() -> None:
+            back.restore("point")
+
+        def figure(what: str, act: Callable[[], object], limit_ms: float, before: Callable[[], object]) -> Figure:
+            aim = at_most(limit_ms, "ms")
+            return Figure(what, "ms", lambda: _ms(act), ground.raw_restore_ms, RESTORED, aim, before)
+
+        yield figure("fork from a standby, API", fork, 8, clear)
+        yield figure("fork from a standby, exec answered, API", fork_and_ask, 16, clear)
+        yield figure("restore in place from a standby", restore, 30, await_standby)
 
 
 def _memory(ground: Ground, sizes: Sizes) -> Iterator[Figure]:

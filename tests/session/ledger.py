@@ -43,13 +43,15 @@ def differences(home: Home) -> list[str]:
     """
     client = Client(home.path)
     pid = client.status().pid
-    tables = {name: _rows(home, query) for name, query in _TABLES.items()}
+    tables = {name: rows(home, query) for name, query in _TABLES.items()}
     live = [row for _ready, row in tables["live"]]
+    standing = {row["session"] for row in live if row.get("stands_for")}
     recorded = {row["id"] for _, row in tables["captures"]}
     captures = {row["id"]: row for is_there, row in tables["captures"] if is_there}
     sessions = {row["session"] for row in live}
     group = group_of(home)
-    found = [f"half-made on record: {row['branch']}" for ready, row in tables["live"] if not ready]
+    half_made = [row for ready, row in tables["live"] if not ready and row["session"] not in standing]
+    found = [f"half-made on record: {row['branch']}" for row in half_made]
     pool, hot = Path(f"/proc/{pid}/root{home.path}/pool"), home.path / "hot"
     in_store = {row["id"] for is_stored, row in tables["stored"] if is_stored}
     copied = {
@@ -65,13 +67,13 @@ def differences(home: Home) -> list[str]:
     found += _compare("runtime folder", sessions, {path.name for path in (home.runtime / "sessions").iterdir()})
     found += _compare("group of a CRIU", set(), {path.name for path in group.glob("dumps/*/") if is_id(path.name)})
     listed = {row.id or "" for row in client.sessions()}
-    found += _compare("session in ps", sessions, listed)
+    found += _compare("session in ps", sessions - standing, listed)
     found += [f"{path} is left" for path in home.runtime.glob("view-*")]
     found += [f"{name} leads nowhere" for name, ref in tables["refs"] if ref["capture"] not in {None, *captures}]
     found += [
         f"{key[:12]} has an unknown parent" for key, row in captures.items() if not set(row["parents"]) <= recorded
     ]
-    for row in live:
+    for row in (row for row in live if row["session"] not in standing):
         found += _about_session(group / row["session"], row["branch"], {name for name, _ in tables["refs"]})
     return found + [f"a CRIU still runs: {one}" for one in criu_pids(home)]
 
@@ -111,7 +113,7 @@ def _about_session(group: Path, branch: str, names: set[str]) -> list[str]:
     return found
 
 
-def _rows(home: Home, query: str) -> list[tuple[Any, Any]]:
+def rows(home: Home, query: str) -> list[tuple[Any, Any]]:
     db = sqlite3.connect(f"file:{home.path}/names.db?mode=ro", uri=True)
     try:
         return [(first, json.loads(record)) for first, record in db.execute(query)]

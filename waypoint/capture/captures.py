@@ -628,6 +628,20 @@ class HeldCapture:
         """The CRIU that restores the processes. Raises HostLacks, Failed."""
         return self._find_criu()
 
+    def is_timeless(self) -> bool:
+        """Whether restored processes notice nothing of the time in which they stand frozen. Raises StoreDamaged."""
+        return PROCESSES.is_timeless(self._area, self.capture)
+
+    def has_changed_base(self) -> bool:
+        """Whether the machine has other versions of files of the base that the processes have open. Raises
+        StoreDamaged.
+        """
+        return bool(base_files.differing(self._area, self.capture))
+
+    def has_connections(self) -> bool:
+        """Whether the processes have TCP connections. Raises StoreDamaged."""
+        return PROCESSES.has_connections(self._area, self.capture)
+
     def memory_plan(self) -> "contextlib.AbstractContextManager[tuple[MemoryPlan, int]]":
         """The plan of a template, and a descriptor of the images for it. Raises StoreDamaged."""
         return PROCESSES.memory_plan(self._area, self.capture)

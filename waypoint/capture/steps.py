@@ -27,6 +27,7 @@ class Step(StrEnum):
     SWITCHED = "switched"  # the capture has the copy, and is still in memory, too
     RESERVED = "reserved"  # the start of a session on the branch is in names.db
     GROUNDED = "grounded"  # the new session's upper tree and cgroup exist
+    STANDING = "standing"  # a standby is complete, and frozen (session/birth/standby.py)
     RESTORED = "restored"  # the new session's processes live
     CONFIRMED = "confirmed"  # the new session is in names.db as live
     REWOUND = "rewound"  # in a restore of the files alone: the live session has the capture's files

@@ -234,6 +234,12 @@ CONDITIONS: dict[str, Condition] = {
         "A hard limit (setrlimit) of the restored processes is lower than before. `detail`: both values.",
         "Start the daemon with a higher limit.",
     ),
+    "clock-went-on": Condition(
+        "its monotonic clock went on for {detail} since the checkpoint",
+        "The session is a standby (`waypoint setup --standbys`): it was restored and stood frozen before the request. "
+        "Its monotonic clock went on meanwhile, so its waits with a timeout end earlier. `detail`: for how long.",
+        "If that matters to a program: `waypoint setup --standbys 0`.",
+    ),
     "port-moved": Condition(
         "port {subject}: its number on this machine is in use; it has another one: {detail}",
         "A published port of the session has another number on this machine than before, because that is in use. "

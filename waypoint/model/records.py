@@ -18,9 +18,14 @@ Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN, max_length=MAX_NAME_BYT
 """The name of a branch, checked like an Id."""
 
 LiveName = Annotated[
-    str, msgspec.Meta(pattern=NAME_PATTERN.replace("^", "^(proof )?", 1), max_length=MAX_NAME_BYTES + len("proof "))
+    str,
+    msgspec.Meta(
+        pattern=NAME_PATTERN.replace("^", "^((proof|standby) )?", 1), max_length=MAX_NAME_BYTES + len("standby ")
+    ),
 ]
-"""The name of the branch of a live session, or `proof ID` of a trial restore (session/birth/proof.py)."""
+"""The name of the branch of a live session; `proof ID` of a trial restore, `standby ID` of a copy that stands ready
+(session/birth).
+"""
 
 LayerKind = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}(?![\s\S])")]
 """The kind of a layer, which becomes the name of a folder."""
@@ -474,6 +479,7 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `session`: its id. `tree`: the name of its upper tree. `started`: seconds since the epoch. `leaves_to`: the capture
     that keeps the session, which was replaced and stays frozen until CRIU has dumped it; None: it was not replaced.
+    `stands_for`: the capture of which it is a frozen copy that nobody has taken yet (session/birth/standby.py).
     """
 
     branch: LiveName
@@ -482,6 +488,7 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started: float
     setting: Setting
     leaves_to: Id | None = None
+    stands_for: Id | None = None
 
 
 RefKind = Literal["branch", "checkpoint"]

@@ -185,7 +185,8 @@ class ChangeCountFacts(TypedDict):
 class StatusFacts:
     """The daemon. `home`: the real path. `sessions`: the number of live sessions. `pool`: how the home stores files:
     `btrfs`, or `copy` (each capture copies them). `problem`: the error that every write to the pool now gets.
-    `disk_bytes`, `free_bytes`: what the home's disk has for users, and what of that is free.
+    `disk_bytes`, `free_bytes`: what the home's disk has for users, and what of that is free. `standbys`,
+    `standby_bytes`: how many frozen copies of checkpoints stand ready for forks, and how much memory they take at most.
     """
 
     pid: int
@@ -197,6 +198,8 @@ class StatusFacts:
     problem: dict[str, str | int] | None = None
     disk_bytes: int = 0
     free_bytes: int = 0
+    standbys: int = 0
+    standby_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

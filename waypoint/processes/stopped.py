@@ -7,11 +7,12 @@ from waypoint.linux.tasks import cgroups, procfs, ptrace
 
 
 @contextlib.contextmanager
-def stopped(cgroup: str) -> Iterator[list[int]]:
-    """Yield the pids of the group, whose tasks ptrace keeps stopped in the `with` block; afterwards they run.
+def stopped(cgroup: str, *, then_frozen: bool = False) -> Iterator[list[int]]:
+    """Yield the pids of the group, whose tasks ptrace keeps stopped in the `with` block; afterwards they run, or freeze
+    before they run (`then_frozen`).
 
-    The group must be frozen or freezing, and no process of it may have run since the restore. It is thawed after an
-    OSError, too.
+    The group must be frozen or freezing, and no process of it may have run since the restore. The end is the same after
+    an OSError.
     """
     pids = cgroups.members(cgroup)
     held: list[int] = []
@@ -25,7 +26,10 @@ def stopped(cgroup: str) -> Iterator[list[int]]:
         cgroups.thaw(cgroup)  # the tasks still do not run, because ptrace has stopped them
         yield pids
     finally:
+        if then_frozen:
+            cgroups.hold_frozen(cgroup)
         for tid in held:
             with contextlib.suppress(OSError):  # killed meanwhile
                 ptrace.detach(tid)
-        cgroups.thaw(cgroup)
+        if not then_frozen:
+            cgroups.thaw(cgroup)

@@ -154,14 +154,16 @@ class Change(Reader):
 
     def ready(self, row: LiveRow, origin: str | None) -> None:
         """Note that the session `row` is live. `origin`: the capture that it continues from, which becomes the branch's
-        tip; None: it began with the plain base. Makes the branch if it does not exist.
+        tip; None: it began with the plain base. Makes the branch if it does not exist. The session may have been
+        reserved with another branch.
         """
         ref = self.ref(row.branch)
         if ref is None or ref.kind != "branch":
             self.create(row.branch, Ref(kind="branch", capture=origin, origin=origin, created=row.started))
         elif origin is not None and ref.capture != origin:
             self.advance(row.branch, origin)
-        self._execute("UPDATE live SET ready = 1 WHERE session = ?", (row.session,))
+        query = "UPDATE live SET ready = 1, branch = ?, record = ? WHERE session = ?"
+        self._execute(query, (row.branch, msgspec.json.encode(row), row.session))
         self._note(row.branch, after=True)
 
     def renew(self, row: LiveRow) -> None:

@@ -49,13 +49,15 @@ from waypoint.service.background.jobs import Jobs
 from waypoint.service.change_counts import ChangeCounts
 from waypoint.service.keeping import Keeping
 from waypoint.service.moving import Moving
+from waypoint.service.standing_by import StandingBy
 from waypoint.service.storing import Storing
 from waypoint.session import applying
 from waypoint.session.adopt import adopt_all, end_dumps
-from waypoint.session.birth import rights
+from waypoint.session.birth import rights, standby
 from waypoint.session.live.pending_records import PendingRecords
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
+from waypoint.session.live.standbys import Standbys
 from waypoint.session.registry import Registry, SessionChange
 from waypoint.session.undo import complete_interrupted
 from waypoint.session.user_mounts import UserMounts
@@ -180,11 +182,12 @@ class Home:
                 pending_records=PendingRecords(),
                 egress=self.egress,
                 published=Publisher(router_place.owner, host_mounts),
+                standbys=Standbys(),
                 trusted=config.trusted_uid,
             )
         )
 
-        self.mounts = UserMounts(self.sessions.resources)
+        self.standing_by, self.mounts = StandingBy(self.sessions, config.standbys), UserMounts(self.sessions.resources)
         self.counts = ChangeCounts(self.sessions.resources, self.captures)
 
     @classmethod
@@ -290,6 +293,7 @@ class Home:
         self.events.tell_operation(entry)
         self.storing.later()
         self.moving.later()
+        self.standing_by.note_operation(entry)
 
     def _tell_session(self, change: SessionChange, live: LiveSession) -> None:
         record = live.record
@@ -297,6 +301,7 @@ class Home:
             SessionEvent, change=change, branch=live.branch, session=record.row.session, pid=record.init_pid
         )
         if change == "ended":
+            self.standing_by.later()
             self._compact_later()
         else:
             self._watch_session(live, is_new=change == "started")
@@ -335,6 +340,7 @@ class Home:
             await self._deadlines.close()
         if self._auto is not None:
             await self._auto.close()
+        await self.standing_by.close()
         await self.moving.flush()
         await asyncio.to_thread(self.storing.close)
         await asyncio.to_thread(self.counts.close)
@@ -376,6 +382,8 @@ async def status(home: Home) -> StatusFacts:
         problem=problem,
         disk_bytes=filesystem.usable_bytes(home.path),
         free_bytes=filesystem.free_bytes(home.path),
+        standbys=len(ready := home.sessions.resources.standbys.all),
+        standby_bytes=sum(standby.size_of(one.origin) for one in ready),
     )
 
 
@@ -446,7 +454,8 @@ class _Config(HomeUsers, kw_only=True):
     store, too; None: a quarter of the disk. `undo_budget_bytes`: what captures may take that only undo needs; None: a
     tenth of the disk. `hot_memory_bytes`: the size of the hot area in memory (capture/layers/hot_memory.py); None: an
     eighth of the memory. `seccomp`: whether new sessions get a filter of system calls. `merge_memory`: whether the
-    kernel may merge equal memory of new sessions (KSM).
+    kernel may merge equal memory of new sessions (KSM). `standbys`: how many frozen copies of checkpoints may be kept
+    ready (standing_by.py).
     """
 
     ids: _Ids
@@ -459,6 +468,7 @@ class _Config(HomeUsers, kw_only=True):
     keep_daily: Number = 0
     seccomp: bool = True
     merge_memory: bool = False
+    standbys: Number = 0
 
 
 def _keeping(home: Path, config: _Config) -> Keeping:

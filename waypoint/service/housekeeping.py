@@ -55,6 +55,8 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
     keeping = _asked(home, request if own is None else msgspec.structs.replace(request, keep_operations_s=None))
     if request.dry_run:
         return await asyncio.to_thread(_plan, home, keeping, own)
+    if request.compact and not home.sessions.running:
+        await home.standing_by.end_all()
     if request.compact and not home.is_idle():
         branches = {*home.sessions.running, *(row.branch for row in home.names.live(ready=False))}
         said = f"sessions are running in it: {', '.join(sorted(branches))}"
@@ -396,6 +398,7 @@ class _Work:
                 if self.is_cancelled:
                     return
                 reach(Step.REMOVING)
+                self._home.standing_by.later()
                 self._home.sessions.resources.templates.forget(capture)
                 drop = functools.partial(self._home.captures.drop, capture)
                 if self._try(f"capture {capture.id[:12]}", drop):

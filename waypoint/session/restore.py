@@ -222,11 +222,13 @@ async def _replace(
     session stays frozen until it ends. If possible, CRIU dumps it only after the answer (capture/dumping_later.py).
     """
     resources = sessions.resources
+    birth = births.with_standby(resources, birth)
     birth = births.with_ports(birth, resources.published.share(live.record.row.session, birth.row.session))
     try:
         await births.reserve(resources, [birth], instead_of=live)
     except BaseException:
         resources.published.release(birth.row.session)
+        births.give_back(resources, birth)
         raise
     loop = asyncio.get_running_loop()
     accepted = asyncio.Event()
@@ -250,6 +252,7 @@ async def _replace(
         if isinstance(aside, Capture):
             await _let_go_on(resources, live, aside)
         births.raise_in_words(error, live.branch)
+    births.note_use(resources, [birth])
     live.successor = new
     live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
     sessions.enlist(new)

@@ -36,7 +36,8 @@ _COMMANDS = {
     "doctor": ("doctor",),
     "remove": ("setup", "--remove"),
 }
-_SIZES = {"--undo-budget": "undo_budget_bytes", "--hot-memory": "hot_memory_bytes"}  # names in config.json
+# Numbers: by option, the name in config.json.
+_NUMBERS = {"--undo-budget": "undo_budget_bytes", "--hot-memory": "hot_memory_bytes", "--standbys": "standbys"}
 _FOR_EVERYBODY = ("add-completion", "remove-completion")
 _ELSEWHERE = "name a folder that is empty or does not exist yet: waypoint --home DIR setup"
 
@@ -97,8 +98,8 @@ def install(home: Path, options: dict[str, str]) -> None:
     `--trust`: the user gets the rights of root (`full`), or only their own rights (`own`, the default). A running
     daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
     `--undo-budget`: in bytes, what captures may take that only undo needs. `--hot-memory`: in bytes, how much memory
-    captures may take until they are on the disk. `--encrypt`: `key-file`, with `--key-file`
-    at another path than the usual one; or `passphrase`, read from stdin.
+    captures may take until they are on the disk. `--standbys`: how many frozen copies of checkpoints stand ready.
+    `--encrypt`: `key-file`, with `--key-file` at another path than the usual one; or `passphrase`, read from stdin.
     """
     ownership.check_home(str(home), above_only=True)
     _check_place(home)
@@ -127,6 +128,8 @@ def install(home: Path, options: dict[str, str]) -> None:
             say(f"captures that only undo needs may take {size(budget)}")
         if (memory := wanted.get("hot_memory_bytes")) != before.get("hot_memory_bytes"):
             say(f"captures may take {size(memory)} of memory, from the daemon's next start on")
+        if (number := wanted.get("standbys", 0)) != before.get("standbys", 0):
+            say(f"{number} copies of checkpoints may stand ready, from the daemon's next start on")
     uid = before.get("trusted_uid")
     if uid is not None and uid != wanted["trusted_uid"]:
         kept = f"sessions that user {_name(pwd.getpwuid, uid)} started with full trust keep their rights and binds"
@@ -226,7 +229,7 @@ def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
             raise UsageProblem(
                 "give access to", f"group {group}", "there is no such group", "see 'getent group'"
             ) from error
-    for option, key in _SIZES.items():
+    for option, key in _NUMBERS.items():
         if option in options:
             config[key] = int(options[option])
     return config

@@ -2,9 +2,9 @@
 
 VERB is `install`, `check`, `doctor` or `remove`; or, for a user who is not root, `add-completion` or
 `remove-completion` with `--share DIR`, the user's folder for data. Options: `--user U`, `--group G`,
-`--trust own|full`, `--undo-budget BYTES`, `--hot-memory BYTES`, `--encrypt key-file|passphrase` (which is read from
-stdin), `--key-file PATH`, `--criu PATH`, and `--root DIR`: all files outside of the home are written below DIR
-(default: `/`).
+`--trust own|full`, `--undo-budget BYTES`, `--hot-memory BYTES`, `--standbys N`, `--encrypt key-file|passphrase` (which
+is read from stdin), `--key-file PATH`, `--criu PATH`, and `--root DIR`: all files outside of the home are written below
+DIR (default: `/`).
 
 The program prints one JSON object on each line: `{"say": text}` for what it does, `{"rows": [...]}` for the rows of
 `doctor`, and finally, after a failure, `{"error": {...}}` with the four parts of a message. It exits with 0, or with

@@ -146,8 +146,9 @@ class RestoreTarget:
     """The target of a restore. `folder`: the new session's runtime folder. `tree`: its upper tree.
     `cgroup`: its group, in which CRIU runs. `aside`: a group that does not exist yet. `root`, `externals`, `criu_path`,
     `spawn`, `on_notice`: for CRIU (processes/criu/options.py). `stays_frozen`: the restored tasks never run, and do not
-    take their file locks or the ports of the host's network again. Set by the restore: `pid`, the host's pid of the
-    restored pid 1; `lost`, descriptions of what was not restored.
+    take their file locks or the ports of the host's network again. `stands_by`: the restored tasks are complete, and
+    stay frozen until the caller thaws them. Set by the restore: `pid`, the host's pid of the restored pid 1; `lost`,
+    descriptions of what was not restored.
     """
 
     folder: Path = Path()
@@ -160,6 +161,7 @@ class RestoreTarget:
     cgroup: str = ""
     aside: str = ""
     stays_frozen: bool = False
+    stands_by: bool = False
     pid: int = 0
     lost: list[Degradation] = field(default_factory=list)
 

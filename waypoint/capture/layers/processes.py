@@ -41,7 +41,7 @@ from waypoint.processes import (
     terminal_queues,
 )
 from waypoint.processes.certain import Program
-from waypoint.processes.criu import comparison, inodes, linked_files
+from waypoint.processes.criu import comparison, inodes, linked_files, timeless
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.image_files import NAMES, add_names
@@ -466,6 +466,16 @@ class Processes(Layer):
         with _reading(area, origin) as images_fd:
             return comparison.changed_outside(images_fd, folders) if folders else []
 
+    def is_timeless(self, area: Area, origin: Capture) -> bool:
+        """Whether restored processes notice nothing of the time in which they stand frozen. Raises StoreDamaged."""
+        with _reading(area, origin) as images_fd:
+            return timeless.is_timeless(images_fd)
+
+    def has_connections(self, area: Area, origin: Capture) -> bool:
+        """Whether the processes have TCP connections. Raises StoreDamaged."""
+        with _reading(area, origin) as images_fd:
+            return timeless.has_connections(images_fd)
+
     @contextlib.contextmanager
     def memory_plan(self, area: Area, origin: Capture) -> Iterator[tuple[MemoryPlan, int]]:
         """The plan of a template, and a descriptor of the images. Raises StoreDamaged."""
@@ -536,7 +546,7 @@ def _held_until_complete(
     """
     locks_of = [] if target.stays_frozen else locks.to_take(images_fd, all_kinds=shares_files)
     has_unread = terminal_queues.are_taken(target.folder)
-    if not (locks_of or has_unread or settings or target.stays_frozen):
+    if not (locks_of or has_unread or settings or target.stays_frozen or target.stands_by):
         yield target.on_notice
         return
 
@@ -560,11 +570,11 @@ def _held_until_complete(
         target.lost += left_out.set_again(settings, cgroups.members(target.cgroup))
         calls = left_out.needs_calls(settings)
         if locks_of or calls:
-            with stopped(target.cgroup) as pids:
+            with stopped(target.cgroup, then_frozen=target.stands_by) as pids:
                 lost = locks.take_again(locks_of, pids, mapped_only=not shares_files)
                 target.lost += [degradation("lock-lost", one) for one in lost]
                 target.lost += left_out.call_again(calls, pids)
-        cgroups.thaw(target.cgroup)
+        (cgroups.freeze if target.stands_by else cgroups.thaw)(target.cgroup)
     finally:
         cgroups.end(target.aside)
 

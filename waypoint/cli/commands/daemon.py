@@ -13,6 +13,7 @@ from waypoint.client.daemon_start import start_daemon
 from waypoint.client.sdk import Client
 from waypoint.model.errors import Failed, HostLacks, StateConflict, UsageProblem
 from waypoint.model.paths import log_path, older_log_path, socket_path, spelled
+from waypoint.model.rendering import size
 from waypoint.model.verbs import Given
 
 
@@ -66,6 +67,7 @@ def status(given: Given) -> int:
         "version": found.version,
         "sessions": str(found.sessions),
         "since": found.started,
+        **({"standbys": f"{found.standbys}, {size(found.standby_bytes)} of memory"} if found.standbys else {}),
     }
     for name, value in facts.items():
         print_lines([f"{name:<10}{value}"])

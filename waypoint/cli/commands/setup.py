@@ -39,7 +39,7 @@ def run(given: Given) -> int:
     elif what == "unlock":
         _unlock(client, given)
     else:
-        options = {f"--{name}": given.text(name) for name in ("user", "group", "trust")}
+        options = {f"--{name}": given.text(name) for name in ("user", "group", "trust", "standbys")}
         for name in ("undo-budget", "hot-memory"):
             size = given.number(name.replace("-", "_"))
             options[f"--{name}"] = str(size) if size is not None else None

@@ -86,6 +86,12 @@ _SETUP = Verb(
             "Memory for captures that are not yet on the disk. Default: an eighth of the memory.",
             "SIZE",
         ),
+        Option(
+            ("--standbys",),
+            "choice",
+            "How many frozen copies of checkpoints stand ready for a fork or restore. Default: 0.",
+            choices=("0", "1", "2", "4", "8"),
+        ),
         Option(("--unlock",), "flag", "Give the daemon the passphrase that it needs after each start."),
         Option(("--yes",), "flag", "With --remove: do not ask."),
         HOME,

@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn, TypeVar
 
@@ -21,7 +21,7 @@ from waypoint.launch.launcher_link import LauncherDied
 from waypoint.launch.templates import LEAST_BYTES
 from waypoint.linux.tasks import cgroups
 from waypoint.linux.tasks.stages import stage
-from waypoint.model.conditions import degradation
+from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import CannotCapture, Failed, WaypointError, of_machine
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Published, Setting, TerminalLayer
@@ -33,6 +33,7 @@ from waypoint.session.birth.tiers import Chosen, started_again
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
+from waypoint.session.live.standbys import Standby
 from waypoint.upper.contract import NEXT_STEPS
 from waypoint.upper.placing import Where
 
@@ -50,7 +51,7 @@ class Birth(NamedTuple):
     `must_enter`: whether a new shell must start in the folder of the setting; else it may start in the user's home.
     `shell`: whether a new shell gets the state of the origin's shell. `attach_at`: paths in the session for attached
     layers of the origin, by kind. `exact_ports`: whether the ports of the setting must have the same numbers on the
-    machine; else a number that is in use is replaced.
+    machine; else a number that is in use is replaced. `standby`: the frozen copy that becomes the session.
     """
 
     row: LiveRow
@@ -61,6 +62,7 @@ class Birth(NamedTuple):
     shell: bool = True
     attach_at: Mapping[str, str] = MappingProxyType({})
     exact_ports: bool = False
+    standby: Standby | None = None
 
     @property
     def processes(self) -> bool:
@@ -108,13 +110,15 @@ async def bring_up_all(
 async def _bring_up_all(
     resources: Resources, births: Sequence[Birth], verb: str, failures: Failures | None
 ) -> list[LiveSession]:
+    births = [with_standby(resources, birth) for birth in births]
     asked = {birth.row.session: birth.row.setting.publish for birth in births}
-    births = _with_ports(resources, births)
     try:
+        births = _with_ports(resources, births)
         await reserve(resources, births)
     except BaseException:
         for birth in births:
             resources.published.release(birth.row.session)
+            give_back(resources, birth)
         raise
     places = asyncio.Semaphore(_AT_ONCE)
     begun = [asyncio.ensure_future(_make_in_turn(places, resources, birth)) for birth in births]
@@ -138,6 +142,7 @@ async def _bring_up_all(
             await undo(resources, birth.row)
         raise_in_words(error, births[0].row.branch)
     await reach_in_loop(Step.CONFIRMED)
+    note_use(resources, able)
     for live in found:
         pairs = zip(asked[live.record.row.session], live.record.row.setting.publish, strict=True)
         live.moved_ports = [
@@ -146,6 +151,31 @@ async def _bring_up_all(
             if one.host not in (0, now.host)
         ]
     return list(found)
+
+
+def with_standby(resources: Resources, birth: Birth) -> Birth:
+    """Let a standby become the session of `birth`, if one is ready that is what the restore would make. If the birth is
+    not carried out, the caller calls `give_back`, or `undo` once `make_session` was called.
+    """
+    if birth.origin is None or not birth.processes or birth.attach_at:
+        return birth
+    standby = resources.standbys.take(birth.origin.id, birth.row.setting, birth.size)
+    if standby is None:
+        return birth
+    row = msgspec.structs.replace(birth.row, session=standby.row.session, tree=standby.row.tree)
+    return birth._replace(row=row, standby=standby)
+
+
+def give_back(resources: Resources, birth: Birth) -> None:
+    if birth.standby is not None:
+        resources.standbys.add(birth.standby)
+
+
+def note_use(resources: Resources, births: Iterable[Birth]) -> None:
+    """Let the service of standbys know which captures were restored with their processes."""
+    for birth in births:
+        if birth.origin is not None and birth.processes:
+            resources.standbys.on_use(birth.origin)
 
 
 def _with_ports(resources: Resources, births: Sequence[Birth]) -> list[Birth]:
@@ -204,22 +234,24 @@ async def reserve(
 ) -> None:
     """Record that the sessions of `births` are being started, unless their processes certainly cannot be restored.
     `instead_of`: the live session of the branch, which the new one replaces. `to_run`: False if the processes are
-    restored only to be compared (proof.py).
+    restored only to be compared (proof.py). A birth with a standby has a record already.
     """
-    origin = births[0].origin
+    origin, cold = births[0].origin, [birth for birth in births if birth.standby is None]
     await asyncio.to_thread(resources.pool.check_writable)
-    if births[0].processes and origin is not None:
+    if cold and cold[0].processes and origin is not None:
         leaving: Sequence[int] | None = instead_of.processes() if instead_of is not None else []
         if not to_run:
             leaving = None
         with offering_files(births[0].row.branch, origin):
-            await asyncio.to_thread(_check, resources, births, origin, leaving)
+            await asyncio.to_thread(_check, resources, cold, origin, leaving)
     if instead_of is None:
         check_session_count(resources, len(births))
         room.check_descriptors(len(births))
+    if not cold:
+        return
     await asyncio.to_thread(resources.pool.grow_if_needed)
     with resources.names.change("reserve") as change:
-        for birth in births:
+        for birth in cold:
             change.reserve(birth.row, beside=instead_of is not None)
 
 
@@ -255,6 +287,13 @@ async def make_session(resources: Resources, birth: Birth) -> LiveSession:
     """Make the session of a reserved birth: files, cgroup, mounts, processes, terminal. If CRIU fails twice, start the
     programs again instead, unless the birth needs the processes. After a failure the caller calls `undo`.
     """
+    if birth.standby is not None and birth.origin is not None:
+        live = await _woken(resources, birth, birth.standby, birth.origin)
+        if live is not None:
+            return live
+        await asyncio.to_thread(_clear, resources, birth.row)
+        await asyncio.to_thread(_check, resources, [birth], birth.origin, ())
+        birth = birth._replace(standby=None)
     try:
         return await in_two_tries(resources, birth, _make_once)
     except CriuFailed as error:
@@ -264,6 +303,27 @@ async def make_session(resources: Resources, birth: Birth) -> LiveSession:
         lower = birth._replace(chosen=started_again(error, error.diagnosis.next_step))
     await asyncio.to_thread(_clear, resources, birth.row)
     return await in_two_tries(resources, lower, _make_once)
+
+
+async def _woken(resources: Resources, birth: Birth, standby: Standby, origin: Capture) -> LiveSession | None:
+    """Make the session from a standby. None if a restore would make another one now, or the standby has ended."""
+    try:
+        if await asyncio.to_thread(_still_fits, resources, standby):
+            entry, lost = standby.entry, list[Degradation]()
+            if not standby.is_timeless:
+                lost = [degradation("clock-went-on", detail=f"{time.monotonic() - standby.made_at:.1f} s")]
+            entry = msgspec.structs.replace(entry, row=birth.row, lowered=[*entry.lowered, *lost])
+            return revive.wake(resources, entry, origin)
+    except (WaypointError, OSError) as error:
+        log.warning("a standby for %s cannot be used: %s", birth.row.branch, error)
+    return None
+
+
+def _still_fits(resources: Resources, standby: Standby) -> bool:
+    if resources.places.follow_host() != standby.mounts or not standby.entry.is_alive():
+        return False
+    with resources.captures.hold(standby.origin) as held:
+        return not held.has_changed_base()
 
 
 async def in_two_tries(resources: Resources, birth: Birth, make: Callable[[Resources, Birth], Awaitable[T]]) -> T:

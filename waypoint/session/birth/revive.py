@@ -51,6 +51,32 @@ async def revive(
     """Restore the processes of `origin` on the tree of `row`, a copy of the origin's files. The caller has checked the
     origin (`HeldCapture.check`), and calls `birth.undo` after a failure.
     """
+    entry = await _restored(resources, row, origin, size, bounds, place)
+    return _adopt(resources, entry, origin)
+
+
+async def stand_by(
+    resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds
+) -> RuntimeRecord:
+    """Restore like `revive`, but leave the processes frozen, without a network. `row`: of a standby. Return the record
+    of the session, from which `wake` makes a live session.
+    """
+    return await _restored(resources, row, origin, size, bounds, lambda _: None)
+
+
+def wake(resources: Resources, entry: RuntimeRecord, origin: Capture) -> LiveSession:
+    """Adopt the session that `stand_by` has restored, and let its processes run. `entry`: its record, with the row of
+    the live session. Raises OSError. Call it in the event loop.
+    """
+    entry = msgspec.structs.replace(entry, env={**entry.env, "WAYPOINT_BRANCH": entry.row.branch})
+    live = _adopt(resources, entry, origin)
+    cgroups.thaw(entry.cgroup)
+    return live
+
+
+async def _restored(
+    resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds, place: Place
+) -> RuntimeRecord:
     folder = record.make_folder(resources.places.sessions, row.session)
     async with holding(resources.captures, origin) as (held,):
         layer = held.processes
@@ -59,7 +85,7 @@ async def revive(
         target = _target(resources, row, layer, spec, folder, to_run=True)
         pid = await asyncio.to_thread(_restore, resources, held, target, spec)
     await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
-    entry = RuntimeRecord(
+    return RuntimeRecord(
         row=row,
         boot_id=procfs.boot_id(),
         init_pid=pid,
@@ -74,8 +100,13 @@ async def revive(
         lowered=target.lost + _lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
         **{**layer.fixed_fields(), "env": {**layer.env, "WAYPOINT_BRANCH": row.branch}},
     )
+
+
+def _adopt(resources: Resources, entry: RuntimeRecord, origin: Capture) -> LiveSession:
+    row = entry.row
+    folder = resources.places.sessions / row.session
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - origin.clock
-    carry_over(str(folder / COMMAND_FILE), age_s, lambda: cgroups.members(spec.cgroup))
+    carry_over(str(folder / COMMAND_FILE), age_s, lambda: cgroups.members(entry.cgroup))
     record.save(folder, entry)
     live = LiveSession.adopt(entry, folder, resources.launcher)
     with contextlib.suppress(OSError):  # then the shell shows the old name of its branch
@@ -120,10 +151,10 @@ def _restore(resources: Resources, held: HeldCapture, target: RestoreTarget, spe
 def _target(
     resources: Resources, row: LiveRow, layer: ProcessesLayer, spec: StartSpec, folder: Path, *, to_run: bool
 ) -> RestoreTarget:
-    externals = name_externals(spec.outside, APART_SEEN)
+    externals, stands_by = name_externals(spec.outside, APART_SEEN), row.stands_for is not None
 
     def prepare_network(namespace: int) -> None:
-        if to_run and row.setting.net == "private":
+        if to_run and not stands_by and row.setting.net == "private":
             resources.egress.prepare(row.session, namespace, is_restricted=bool(row.setting.allow_net))
 
     return RestoreTarget(
@@ -136,6 +167,7 @@ def _target(
         cgroup=spec.cgroup,
         aside=f"{resources.places.dumps}/{row.session}",
         stays_frozen=not to_run,
+        stands_by=stands_by,
     )
 
 

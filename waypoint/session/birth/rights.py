@@ -110,7 +110,7 @@ def check_session_count(resources: Resources, count: int) -> None:
     uid, caller = _restricted_user(resources), callers.current()
     if uid is None and (caller is None or caller.branch is None or caller.uid is not None):
         return
-    rows = [*resources.names.live(), *resources.names.live(ready=False)]
+    rows = [row for row in (*resources.names.live(), *resources.names.live(ready=False)) if row.stands_for is None]
     live = len(rows) if uid is None else sum(row.setting.user.uid == uid for row in rows)
     if live + count > MAX_LIVE:
         whose = "in this home" if uid is None else "of yours"

@@ -16,6 +16,7 @@ from waypoint.launch.templates import Templates
 from waypoint.model.records import Capture
 from waypoint.records.names import Names
 from waypoint.session.live.pending_records import PendingRecords
+from waypoint.session.live.standbys import Standbys
 from waypoint.upper.contract import Pool
 
 
@@ -37,6 +38,7 @@ class Resources(NamedTuple):
     pending_records: PendingRecords
     egress: Egress
     published: Publisher
+    standbys: Standbys
     trusted: int | None = None
 
 
