@@ -16,6 +16,7 @@ from waypoint.model.conditions import Degradation, facts_of
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 from waypoint.model.facts import BaseFacts, BaseMadeFacts, BaseRemovedFacts
 from waypoint.model.names import parse_name
+from waypoint.model.paths import is_below
 from waypoint.model.records import BaseRef
 from waypoint.model.requests import BaseRequest
 from waypoint.model.stages import Stage
@@ -86,9 +87,14 @@ def _copy_machine(home: Home, target: Path, on_progress: OnProgress) -> list[Deg
     places = home.sessions.resources.places
     places.follow_host()
     plan = plan_overlays("/", places)
-    folders = [(point, point.strip("/")) for point in plan.overlays]
+    folders = [(point, point.strip("/")) for point in plan.overlays if not _is_in_emptied(point)]
     hidden = {*homes.known(), *places.hidden, *filesystem.swap_files()}
-    return [*home.captures.bases.gather(folders, target, on_progress, sorted(hidden), _EMPTIED), *plan.left_out]
+    left_out = home.captures.bases.gather(folders, target, on_progress, sorted(hidden), _EMPTIED)
+    return [*left_out, *(one for one in plan.left_out if not _is_in_emptied(one.subject))]
+
+
+def _is_in_emptied(path: str) -> bool:
+    return path not in _EMPTIED and any(is_below(path, folder) for folder in _EMPTIED)
 
 
 def _check_free(home: Home, request: BaseRequest) -> None:

@@ -16,7 +16,7 @@ def create(given: Given) -> int:
         print_json(made)
         return 0
     print_lines([f"{made.name}  {short(made.id)}"])
-    warn("left out:", [one["text"] for one in made.left_out])
+    warn("left out", [one["text"] for one in made.left_out])
     return 0
 
 
