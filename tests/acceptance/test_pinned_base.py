@@ -108,6 +108,9 @@ def test_a_user_of_the_home_may_use_a_base_and_not_make_one(folder: Path) -> Non
         home.must("base", "create", "shared", "--from", str(folder))
         assert ann.can(home, "base", "create", "own", "--from", str(ann.home)).returncode == 3
         assert ann.can(home, "base", "rm", "shared").returncode == 3
+        home.must("shell", "for-ann", "-d", "--base", "shared", env={"SUDO_USER": ann.name, "SUDO_UID": str(ann.uid)})
+        assert facts(home, "for-ann")["user"] == ann.name
+        home.must("stop", "for-ann", "--discard")
         assert ann.can(home, "shell", "anns", "-d", "--base", "shared").returncode == 0
         assert facts(home, "anns")["user"] == ann.name
         said = ann.can(home, "exec", "-b", "anns", "--", "id -u; id -G; ls /bin/bash")

@@ -53,10 +53,10 @@ def plan_setting(
         user = find_user(folder, request.user)
     elif origin:
         user = origin.user
-    elif pinned_id(base) is None or uid == 0:
+    elif pinned_id(base) is None:
         user = find_user(folder, request.default_user or user_name(uid))
-    else:  # the user of the machine, whose name another user may have there
-        user = in_base(folder, find_user("/", str(uid)))
+    else:  # the user of the machine, whose name is missing there, or another user's
+        user = in_base(folder, find_user("/", request.default_user or str(uid)))
     if pinned_id(base) is not None:
         user = msgspec.structs.replace(user, shell=start_plan.usual_shell(folder, user.shell))
     own = origin if origin and not change_of(origin.user, user) else None
