@@ -81,7 +81,12 @@ IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
     "fcntl64": NO_LEASES,
     "mmap": [((0, 4096, 3, 0x22), ALLOWED, ALLOWED), ((0, 1 << 21, 3, 0x40022), ENOMEM, ENOMEM)],
     "mmap2": [((0, 4096, 3, 0x22), ALLOWED, ALLOWED), ((0, 1 << 21, 3, 0x40022), ENOMEM, ENOMEM)],
-    "memfd_create": [((0x1000, 3), ALLOWED, ALLOWED), ((0x1000, 5), ENOMEM, ENOMEM)],
+    "memfd_create": [
+        ((0x1000, 3), ALLOWED, ALLOWED),
+        ((0x1000, 5), ENOMEM, ENOMEM),
+        ((0x1000, 21 << 26 | 5), ENOMEM, ENOMEM),  # with a size of pages
+        ((0x1000, 0xFFFFFFFF), EINVAL, EINVAL),
+    ],
     "shmget": [((0, 4096, 0o1600), ALLOWED, ALLOWED), ((0, 1 << 21, 0o5600), ENOMEM, ENOMEM)],
     "ioctl": [
         ((0, 0x5401), ALLOWED, ALLOWED),

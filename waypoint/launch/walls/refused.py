@@ -18,6 +18,7 @@ from waypoint.linux.calls.seccomp import ALLOW, Instructions, if_any_bit, if_one
 from waypoint.model.records import Allowance, Seccomp
 
 _EPERM, _ENOSYS = seccomp.refuse(errno.EPERM), seccomp.refuse(errno.ENOSYS)
+_EINVAL = seccomp.refuse(errno.EINVAL)
 _NO_FAMILY = seccomp.refuse(errno.EAFNOSUPPORT)
 _NO_TYPE, _NO_PROTOCOL = seccomp.refuse(errno.ESOCKTNOSUPPORT), seccomp.refuse(errno.EPROTONOSUPPORT)
 _NO_MEMORY = seccomp.refuse(errno.ENOMEM)
@@ -41,6 +42,8 @@ _RARE_PROTOCOLS = (33, 115, 132, 256)
 # Reserved huge pages belong to the program for which the machine's root has reserved them. Programs handle the error:
 # it is that of a machine without such pages.
 _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x40000, 0x4, 0o4000
+# The flags that memfd_create does not have. Chromium asks for all flags, and ends if the error is not EINVAL.
+_MFD_UNKNOWN = 0xFFFFFFFF & ~(0x1F | 0x3F << 26)
 _SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR = 1, 8
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 # Leases and delegations: whoever opens such a file waits up to 45 s for its holder (/proc/sys/fs/lease-break-time). A
@@ -65,7 +68,7 @@ fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tre
 sethostname setns umount umount2
 """
 
-_NO_LEASES = if_one_of(1, (_F_SETLEASE, _F_SETDELEG), seccomp.refuse(errno.EINVAL))
+_NO_LEASES = if_one_of(1, (_F_SETLEASE, _F_SETDELEG), _EINVAL)
 _OF_INTERNET = if_any_bit(1, _RARE_TYPES, _NO_TYPE, if_one_of(2, _RARE_PROTOCOLS, _NO_PROTOCOL))
 _OF_FAMILIES = if_one_of(
     0,
@@ -79,7 +82,7 @@ _IN_PART: dict[str, Instructions] = {
     "clone3": _ENOSYS,
     "fcntl": _NO_LEASES,
     "fcntl64": _NO_LEASES,
-    "memfd_create": if_any_bit(1, _MFD_HUGETLB, _NO_MEMORY),
+    "memfd_create": if_any_bit(1, _MFD_HUGETLB, if_any_bit(1, _MFD_UNKNOWN, _EINVAL, otherwise=_NO_MEMORY)),
     "mmap": if_any_bit(3, _MAP_HUGETLB, _NO_MEMORY),
     "mmap2": if_any_bit(3, _MAP_HUGETLB, _NO_MEMORY),
     "shmget": if_any_bit(2, _SHM_HUGETLB, _NO_MEMORY),
