@@ -172,6 +172,7 @@ def test_a_capture_without_these_files_or_with_hostile_ones_is_refused(own_home:
 def test_contents_are_on_disk_once_and_go_with_the_last_capture(own_home: Home) -> None:
     home = own_home
     home.must("shell", "-d", "on-the-machine")
+    home.must("exec", "-b", "on-the-machine", "--", "exec 5</proc/self/statm")  # no file of the base
     home.must("checkpoint", "first", "-b", "on-the-machine")
     home.must("checkpoint", "second", "-b", "on-the-machine", "--anew", "--wait")  # so that both have their files
     contents = home.path / "hot/.base"

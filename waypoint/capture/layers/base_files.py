@@ -301,7 +301,7 @@ def _of_base(images_fd: int, fixed: Fixed, tree: str) -> list[tuple[str, OpenedF
         uppers = {one: held.enter_context(open_folder(layout.upper_of(tree, one))) for one in fixed.overlays}
         for one in opened_files(images_fd):
             target = max((at for at in fixed.outside if is_below(one.path, at)), key=len, default="")
-            if target not in uppers or not one.path.isprintable():
+            if target not in uppers or is_below(one.path, "/proc") or not one.path.isprintable():
                 continue
             if one.path not in found and _is_missing(uppers[target], target, one.path):
                 found[one.path] = (target, one)
