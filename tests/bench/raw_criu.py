@@ -42,6 +42,7 @@ from waypoint.processes.criu.options import DumpOptions, RestoreOptions, name_ex
 from waypoint.processes.criu.rpc import Criu
 from waypoint.processes.criu.worker import CriuCommand, Process
 from waypoint.processes.freeze import freeze_for_dump
+from waypoint.processes.profiles import Profiles
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.setup import criu_find
 from waypoint.upper.contract import Pool
@@ -189,7 +190,7 @@ class _Work:
             check_lower=LowerCheck(runtime),
             ids=IdChoice(0, runtime, runtime),  # not used: the record of each session has its own
             cgroup=found.cgroup.rpartition("/")[0],
-            profile_env={},
+            profiles=Profiles(),
         )
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ from tests.processes_now import name_of
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.processes.criu.causes import CriuFailed
-from waypoint.processes.profiles import session_environment
+from waypoint.processes.profiles import Profiles
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "criu", "node", "overlay", "timens", "userns")]
 
@@ -48,7 +48,7 @@ def dump(stage: Stage, session: Session, name: str) -> None:
 
 def test_node_in_a_session_uses_no_io_uring_and_can_be_dumped(tmp_path: Path) -> None:
     def work(stage: Stage) -> list[str]:
-        session, node = start_node(stage, session_environment())
+        session, node = start_node(stage, Profiles().environment())
         dump(stage, session, "without")
         return rings_of(node)
 

@@ -13,6 +13,7 @@ import pytest
 from tests.waiting import DEADLINE_S, wait_until
 from waypoint.capture.captures import MemoryUse
 from waypoint.model.conditions import degradation, text_of
+from waypoint.model.profile_facts import ProfileFacts
 from waypoint.model.session_facts import Capability
 from waypoint.service import activity
 from waypoint.service.home import HomeUsers
@@ -40,11 +41,16 @@ def live_session(branch: str, seccomp: str) -> Any:
     return SimpleNamespace(record=SimpleNamespace(row=row, seccomp=seccomp, why_no_seccomp="it is old"))
 
 
+PROFILES = [
+    ProfileFacts(name="bad", where="/home/profiles/bad.toml", problem="it is not UTF-8"),
+    ProfileFacts(name="good", where="built-in"),
+]
 HOME: Any = SimpleNamespace(
     path="/nowhere",
     captures=SimpleNamespace(
         images=SimpleNamespace(keys=SimpleNamespace(encryption=None)),
         memory=lambda: MemoryUse(0, 0, "it cannot be mounted", is_wanted=True),
+        profiles=SimpleNamespace(all=lambda: PROFILES),
     ),
     moving=SimpleNamespace(problem=None),
     left_out=lambda: LEFT_OUT,
@@ -135,6 +141,8 @@ def test_doctor_reports_what_sessions_lack(begun: list[threading.Event]) -> None
     assert (ids.state, ids.required_for) == ("degraded", "optional")
     assert WHY in ids.why
     memory = found["captures in memory"]
+    profiles = found["workload profiles"]
+    assert (profiles.state, profiles.why) == ("degraded", "not used: /home/profiles/bad.toml: it is not UTF-8")
     assert memory.state == "degraded"
     assert memory.why == "a checkpoint pauses its session for longer: it cannot be mounted"
     assert (row.state, row.required_for) == ("degraded", "optional")

@@ -1,6 +1,6 @@
 """Interactive programs: shells, interpreters, editors, pagers, questions."""
 
-from tests.workloads.workload import PYTHON, Workload
+from tests.workloads.workload import PYTHON, Workload, of_profile
 
 _SHELL = 'words="$words WORD"; echo $words >/opt/workload/told\r'
 """Shell text that is typed into Bourne shells to pass WORD."""
@@ -44,13 +44,9 @@ SHELLS = (
     ),
     holding_tty("expect", "expect -c 'spawn -noecho bash --norc; interact'", "bash-5", debian=("expect",)),
     Workload(name="bash nested", typed="bash --norc", shows="bash-5", keys=_SHELL, degraded=_NESTED),
-    Workload(
-        name="bash with jobs",
-        start="sleep 997 & sleep 998 | cat &",
-        keys='words="$words WORD"; echo $words $(jobs -r | grep -c sleep) >told\r',
-        knows="2",
-    ),
+    of_profile("bash with jobs", "shell", needs=()),
     holding_tty("dash", "dash -i", "[\r\n][^\r\n]*# $"),
+    of_profile("dash without job control", "dash", needs=()),
     Workload(name="su -", typed="su -", ready="pgrep -x su", keys=_SHELL, degraded=_NESTED),
     Workload(
         name="su - to a user",
@@ -61,7 +57,7 @@ SHELLS = (
         degraded=_NESTED,
         slow=True,
     ),
-    Workload(name="tmux", typed="tmux -f /dev/null", shows=r"\[0\] 0:bash", keys=_SHELL, needs=("tmux",)),
+    of_profile("tmux", "tmux", needs=("tmux",)),
     Workload(
         name="tmux in the background",
         start="tmux -f /dev/null new-session -d bash",
@@ -80,12 +76,7 @@ SHELLS = (
 )
 
 INTERPRETERS = (
-    Workload(
-        name="python",
-        typed="python3 -q",
-        shows=">>> ",
-        keys="words = [*globals().get('words', []), 'WORD']; print(*words, file=open('told', 'w'))\r",
-    ),
+    of_profile("python", "python", needs=()),
     Workload(
         name="irb",
         typed="irb --nomultiline --nosingleline",
@@ -108,14 +99,9 @@ INTERPRETERS = (
         keys="words = numpy.append(words, 'WORD'); numpy.linalg.norm(a); print(*words, file=open('told', 'w'))\r",
         pypi=("numpy",),
     ),
-    Workload(
-        name="node",
-        typed="node",
-        shows="> ",
-        keys="words = [...(globalThis.words ?? []), 'WORD']; fs.writeFileSync('told', words.join(' '))\r",
-        needs=("node",),
-    ),
+    of_profile("node", "node", needs=("node",)),
     holding_tty("perl", "perl -de 0", "DB<1>", debian=("perl",)),
+    of_profile("perl -d with its own terminal", "perl"),
     Workload(
         name="lua",
         typed="lua5.4",

@@ -1,6 +1,6 @@
 """Servers and their clients, on loopback and on Unix sockets."""
 
-from tests.workloads.workload import NODE, PYTHON, Workload
+from tests.workloads.workload import NODE, PYTHON, Workload, of_profile
 
 _WSGI = """
 cat >app.py <<'end'
@@ -59,15 +59,7 @@ ROWS = (
         pypi=("gunicorn",),
         debian=("curl",),
     ),
-    Workload(
-        name="redis under load",
-        start="redis-server --port 7002 --save '' >log & while :; do redis-cli -p 7002 incr n; done >/dev/null 2>&1 &",
-        ready="[ $(redis-cli -p 7002 get n) -gt 20 ]",
-        tell="redis-cli -p 7002 rpush w $1",
-        told="redis-cli -p 7002 lrange w 0 -1",
-        work="redis-cli -p 7002 get n",
-        debian=("redis-server",),
-    ),
+    of_profile("redis under load", "redis", work="redis-cli -p 7002 get n"),
     Workload(
         name="memcached",
         start="memcached -u root -p 7003 &",
@@ -76,36 +68,8 @@ ROWS = (
         told="printf 'get w\\r\\nquit\\r\\n' | nc -q1 127.0.0.1 7003 | sed -n 2p | tr -d '\\r'",
         debian=("memcached", "netcat-openbsd"),
     ),
-    Workload(
-        name="postgres with an open transaction",
-        start="""
-        chown nobody .
-        cat >as <<'end'
-export HOME=/opt/workload PGHOST=/opt/workload PGDATABASE=postgres
-exec setpriv --reuid nobody --regid nogroup --clear-groups "$@"
-end
-        bin=$(ls -d /usr/lib/postgresql/*/bin)
-        sh as $bin/initdb -N -D data >log
-        sh as $bin/pg_ctl -w -D data -l server.log -o "-h '' -k /opt/workload" start >/dev/null
-        mkfifo tell; exec 7<>tell
-        sh as psql -qAt <tell >log2 2>&1 &
-        echo 'create table w (v text); begin;' >&7
-        """,
-        tell="printf \"insert into w values ('%s');\\n\\\\\\\\o told\\nselect v from w;\\n\\\\\\\\o\\n\" $1 >tell",
-        debian=("postgresql",),
-    ),
-    Workload(
-        name="mariadb",
-        start="""
-        mkdir data; mariadb-install-db --user=root --datadir=$PWD/data >log 2>&1
-        set -- --user=root --datadir=$PWD/data --socket=$PWD/s --skip-networking --innodb-use-native-aio=0
-        mariadbd --no-defaults "$@" >log 2>&1 &
-        """,
-        ready="mariadb -S s -e 'create database if not exists d; create table if not exists d.w (v text)'",
-        tell="mariadb -S s d -e \"insert into w values ('$1')\"",
-        told="mariadb -S s d -Ne 'select v from w'",
-        debian=("mariadb-server",),
-    ),
+    of_profile("postgres with an open transaction", "postgres"),
+    of_profile("mariadb", "mariadb"),
     Workload(
         name="nginx",
         start="""
@@ -268,22 +232,6 @@ end
         told="sed -n 's/^   string \"\\([a-z0-9-]*\\)\"$/\\1/p' log",
         debian=("dbus-x11", "dbus"),
     ),
-    Workload(
-        name="jupyter kernel",
-        start=f"""
-        cat >app.py <<'end'
-import os, jupyter_client
-manager = jupyter_client.KernelManager(); manager.start_kernel(); client = manager.client(); client.start_channels()
-client.wait_for_ready(); client.execute_interactive("words = []"); os.mkfifo("tell")
-while True:
-    with open("tell") as file:
-        word = file.read().strip()
-    client.execute_interactive(f"words.append({{word!r}}); print(*words, file=open('told', 'w'), flush=True)")
-end
-        {PYTHON}/python app.py >log 2>&1 &
-        """,
-        ready="[ -p tell ]",
-        tell="echo $1 >tell",
-        pypi=("ipykernel", "jupyter-client"),
-    ),
+    of_profile("jupyter kernel", "jupyter"),
+    of_profile("chromium", "chromium"),
 )

@@ -1,6 +1,6 @@
 """Builds, package managers, version control, debuggers, pipelines, captured before they end."""
 
-from tests.workloads.workload import PYTHON, Workload
+from tests.workloads.workload import PYTHON, Workload, of_profile
 
 _TICKS = "while sleep 0.05; do echo x >>/opt/workload/ticks; done"
 _COUNT = "wc -l <ticks"
@@ -186,29 +186,7 @@ ROWS = (
         needs=("cargo",),
         slow=True,
     ),
-    Workload(
-        name="java",
-        start="""
-        cat >W.java <<'end'
-import java.nio.file.*; import java.util.*;
-class W { public static void main(String[] a) throws Exception {
-    var words = new ArrayList<String>();
-    var busy = new Thread(() -> { for (;;) new StringBuilder("garbage").reverse(); });
-    busy.setDaemon(true);
-    busy.start();
-    Files.writeString(Path.of("up"), "");
-    for (;;) {
-        words.addAll(Files.readAllLines(Path.of("tell")));
-        Files.writeString(Path.of("told"), String.join(" ", words));
-    }
-} }
-end
-        mkfifo tell; java W.java >log 2>&1 &
-        """,
-        ready="[ -e up ]",
-        tell="echo $1 >tell",
-        debian=("openjdk-17-jdk-headless",),
-    ),
+    of_profile("java", "jvm"),
     Workload(
         name="strace",
         start="strace -o log sleep 1000 &",

@@ -2,8 +2,12 @@
 (docs/workloads.md). `rows.py` lists the modules with the rows.
 """
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from waypoint.model.profile_facts import ProgramTest
+from waypoint.processes.profiles import Profiles
 
 PLACE = "/opt/workload"
 """The folder in which a workload starts and all shell text of its row runs."""
@@ -11,55 +15,40 @@ PYTHON = "/opt/python/bin"
 """Programs that `Workload.pypi` installs."""
 NODE = "/opt/node/node_modules/.bin"
 """Programs that `Workload.npm` installs."""
+PATH = f"{PYTHON}:{NODE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The PATH of a run of all workloads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """A program in root's session that gets words one at a time and must remember all of them.
+class Workload(ProgramTest):
+    """A program in root's session that gets words one at a time and must remember all of them, as ProgramTest says.
 
-    Start: `start` is shell text for the session's shell, which may leave jobs; `typed` is typed afterwards, for
-    programs that use the terminal. The program works when `ready` (shell text) succeeds and the terminal has shown the
-    expression `shows`.
-
-    Words: `tell` is shell text that passes the word $1 to the program; or `keys` are typed, with the word in place of
-    WORD. `told` is shell text that prints all words ("": only the terminal shows the last one). `knows`: words from the
-    start; `gone`: those that copies lose, as `degraded` reports. `early`: the program gets a word before the capture,
-    too. A program without words has `work`: shell text that prints a number that grows while the program works.
-
-    Expected: the capture's `tier`, its reason `because` if that is not `live`, and expressions for the lines of
-    `degraded`. `again`: beginnings of the lines about programs of the tier `respawn`, each after `respawned`, `offered`
-    or `lost`.
-
-    Needs: packages of Debian, npm and PyPI, which only a run of all workloads installs; `needs`: words of
-    tests/needs.py; `allow`: rights of the session. `slow`: only in a run of all workloads. `patience_s`: how long the
-    program may take to know a word.
+    `work`: of a program without words: shell text that prints a number that grows while the program works. `gone`:
+    words that copies lose, as `degraded` reports. `needs`: words of tests/needs.py; packages of Debian, npm and PyPI
+    are installed only in a run of all workloads. `allow`: rights of the session. `slow`: only in a run of all
+    workloads.
     """
 
     name: str
-    start: str = ""
-    typed: str = ""
-    ready: str = ""
-    shows: str = ""
-    tell: str = ""
-    keys: str = ""
-    told: str = "cat told"
-    knows: str = ""
     gone: str = ""
-    early: bool = True
     work: str = ""
-    tier: Literal["live", "respawn"] = "live"
-    because: str = ""
-    degraded: tuple[str, ...] = ()
-    again: tuple[str, ...] = ()
-    debian: tuple[str, ...] = ()
-    npm: tuple[str, ...] = ()
-    pypi: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     allow: tuple[Literal["userns"], ...] = ()
     slow: bool = False
-    patience_s: int = 20
 
     @property
     def is_quick(self) -> bool:
         """Whether the row is fast and needs only the packages of `./dev setup`."""
         return not (self.slow or self.debian or self.npm or self.pypi)
+
+
+def of_profile(name: str, profile: str, **more: Any) -> Workload:
+    """Return the row `name` that starts and asks its program as the built-in profile `profile` does, with `more`. With
+    `needs`, the machine has the program, and no package is installed.
+    """
+    test = next(one.test for one in Profiles().all() if one.name == profile)
+    assert test is not None
+    fields = {field.name: getattr(test, field.name) for field in dataclasses.fields(test)}
+    if "needs" in more:
+        fields |= {"debian": (), "npm": (), "pypi": ()}
+    return Workload(name=name, **fields | more)

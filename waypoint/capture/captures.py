@@ -69,6 +69,7 @@ from waypoint.processes.criu.comparison import Difference
 from waypoint.processes.criu.memory_plan import MemoryPlan
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
+from waypoint.processes.profiles import Profiles
 from waypoint.processes.respawn.manifest import Manifest
 from waypoint.records.change import Change
 from waypoint.records.names import Names
@@ -129,7 +130,7 @@ class Usage(NamedTuple):
 class Captures:
     """The captures of one home. All methods block and are thread-safe; none may be called in the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of a home
         self,
         home: Path,
         pool: Pool,
@@ -137,8 +138,11 @@ class Captures:
         find_criu: FindCriu,
         spawn_beside: SpawnBeside,
         writing: Writing = contextlib.nullcontext,
+        *,
+        profiles: Profiles | None = None,
     ) -> None:
-        self._area = Area(pool, Hot(home))
+        self.profiles = profiles or Profiles(home)
+        self._area = Area(pool, Hot(home), self.profiles)
         self.images = Images(home / "store", self._area, names, writing)
         self.archives = Archives(self.images, self._area, names)
         self.bases = Bases(self.images, self._area, names, writing, self.readmit)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from waypoint.capture import bounds
 from waypoint.capture.layers.layer import Area
@@ -17,13 +17,13 @@ from waypoint.processes.refusals import Refusal
 from waypoint.processes.respawn.redact import command_line
 
 
-def check_refused(subject: Subject) -> None:
+def check_refused(area: Area, subject: Subject) -> None:
     """Raise CannotCapture if a capture with processes would be refused. Makes the checks that take little time, and
     leaves out states that may end in a moment: the names of watched files, and the states at the freeze, are checked
     later.
     """
     init, pids = subject.facts.init_pid, subject.processes()
-    for refusal in refusals.find(init, pids):
+    for refusal in _advised(area, refusals.find(init, pids)):
         raise refusal.error()
     watches.check_number(init, pids)
 
@@ -56,13 +56,19 @@ def _refusals(area: Area, subject: Subject, pids: list[int]) -> Iterator[Refusal
     except CannotCapture as error:
         yield _of_error(subject.facts.init_pid, error)
         return  # looking at so many files would take many seconds
-    yield from refusals.find(subject.facts.init_pid, pids, brief_s=freeze.WAIT_S)
+    yield from _advised(area, refusals.find(subject.facts.init_pid, pids, brief_s=freeze.WAIT_S))
     with find_watches(area, subject) as watched:
         try:
             watched.look(pids)
         except CannotCapture as error:
             yield _of_error(subject.facts.init_pid, error)
         yield from watched.refusals()
+
+
+def _advised(area: Area, found: Iterable[Refusal]) -> Iterator[Refusal]:
+    """The refusals, with the remedies of workload profiles where there is one for the program."""
+    for one in found:
+        yield one._replace(next_step=area.profiles.remedy(one.pid, one.code) or one.next_step)
 
 
 def _of_error(pid: int, error: CannotCapture) -> Refusal:

@@ -75,7 +75,7 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     if taking.criu is None:
         raise CannotCapture("dump", "the processes", taking.why_no_criu, "see 'waypoint doctor'", code="no-criu")
     subject = taking.subject
-    check_refused(subject)
+    check_refused(taking.area, subject)
     taking.options.on_accepted()
     before = _programs(subject)
     try:

@@ -22,7 +22,7 @@ import contextlib
 import os
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Literal, Self, Unpack
 
 from waypoint.client.address import find_home
@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # loaded only when they are used: most commands do not need t
     from waypoint.client.files import Files
     from waypoint.client.history import ApplyPlan, History
     from waypoint.model.facts import ApplyFacts, ChangeFacts, CheckpointFacts, PointFacts, PointMadeFacts
+    from waypoint.model.profile_facts import ProfileFacts
 
 _CREATED = 201
 _REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -177,6 +178,14 @@ class Client:
         """Try every capability on a temporary session. Takes seconds."""
         answer = ask(self.home, "POST", "/v1/doctor")
         return parse_list(Capability, answer, "capabilities")
+
+    def profiles(self) -> "list[ProfileFacts]":
+        """The workload profiles of the home, by name, and the files that are not used because they have errors."""
+        from waypoint.model.profile_facts import ProfileFacts, ProgramTest
+
+        found = parse_list(ProfileFacts, ask(self.home, "GET", "/v1/profiles"), "profiles")
+        tests = [parse(ProgramTest, one.test) if one.test is not None else None for one in found]
+        return [replace(one, test=test) for one, test in zip(found, tests, strict=True)]
 
     def criu_log(self, name: str) -> str:
         """CRIU's log of a failed checkpoint or restore, whose error names it: its end, at most 1 MiB."""

@@ -14,9 +14,11 @@ from waypoint.model.conditions import text_of
 from waypoint.model.errors import NotAllowed, WaypointError
 from waypoint.model.facts import GcFacts
 from waypoint.model.paths import spelled
+from waypoint.model.profile_facts import ProfileFacts
 from waypoint.model.session_facts import Capability
 from waypoint.model.stages import Stage
 from waypoint.model.users import group_name, user_name
+from waypoint.processes.profiles import BUILT_IN
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import Home
 from waypoint.service.housekeeping import gc_job
@@ -93,6 +95,11 @@ async def doctor(home: Home) -> list[Capability]:
         raise
 
 
+async def profiles(home: Home) -> list[ProfileFacts]:
+    """Return the workload profiles, by name, and the files of profiles that have errors."""
+    return await asyncio.to_thread(home.captures.profiles.all)
+
+
 def _pool(pool: Pool) -> Capability:
     """Return the row of the home's pool: whether it has free space and is undamaged."""
     try:
@@ -147,6 +154,7 @@ def _rows_of_home(home: Home) -> list[Capability]:
         _refusals(home),
         _users(home),
         _memory(home),
+        _profiles(home),
         *_encryption(home),
     ]
 
@@ -195,6 +203,15 @@ def _memory(home: Home) -> Capability:
     if found.why_not and found.is_wanted:
         return _row(name, f"a checkpoint pauses its session for longer: {found.why_not}", "see 'waypoint daemon logs'")
     return _row(name, "", "", found.why_not or ok)
+
+
+def _profiles(home: Home) -> Capability:
+    """Whether all workload profiles can be used."""
+    found = home.captures.profiles.all()
+    problem = "; ".join(f"{one.where}: {one.problem}" for one in found if one.problem)
+    own = [one.name for one in found if not one.problem and one.where != BUILT_IN]
+    ok = f"of this home: {', '.join(own)}" if own else ""
+    return _row("workload profiles", f"not used: {problem}" if problem else "", "correct the file, or remove it", ok)
 
 
 def _encryption(home: Home) -> list[Capability]:

@@ -163,7 +163,9 @@ class Home:
         tries = functools.partial(trial, home=path)
         find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
         spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
-        self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside, self._watch.writing)
+        self.captures = Captures(
+            *(path, self.pool, self.names, find_criu, spawner.beside, self._watch.writing), profiles=places.profiles
+        )
         self.storing = Storing(self.names, self.captures, self.jobs, self._keep_to_budgets)
         self.moving = _open_moving(self.captures, self.storing, places, config)
         router_place = router.Place(path, places.runtime, places.cgroup, places.ids.owner_of_router(), host_mounts)

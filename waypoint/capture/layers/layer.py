@@ -30,6 +30,7 @@ from waypoint.processes.copied_memory import CopiedMemory
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
+from waypoint.processes.profiles import Profiles
 from waypoint.upper import layout
 from waypoint.upper.contract import NEXT_STEPS, Pool, mib
 
@@ -37,10 +38,13 @@ EVERY_TIER = frozenset[Tier](("live", "respawn", "files"))
 
 
 class Area(NamedTuple):
-    """Where a home's captures are stored: upper trees in the pool, everything else in the hot area."""
+    """Where a home's captures are stored: upper trees in the pool, everything else in the hot area. `profiles`: the
+    home's workload profiles.
+    """
 
     pool: Pool
     hot: Hot
+    profiles: Profiles = Profiles()
 
     def base_folder(self, base: str) -> str:
         """The folder on this machine below a session with this `Setting.base`."""

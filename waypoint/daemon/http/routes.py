@@ -158,6 +158,13 @@ ROUTES: Routes = (
         wrap="processes",
     ),
     Route("POST", "/v1/doctor", activity.doctor, "Try every capability on a temporary session", wrap="capabilities"),
+    Route(
+        "GET",
+        "/v1/profiles",
+        activity.profiles,
+        "The workload profiles, and the files of profiles that have errors",
+        wrap="profiles",
+    ),
     Route("GET", "/v1/criu/logs/{name}", captures.criu_log, "CRIU's log of a failed dump or restore", wrap="log"),
     Route("GET", "/v1/jobs", activity.jobs, "Running and recently ended jobs", wrap="jobs"),
     Route("POST", "/v1/jobs", activity.start_job, "Start a job", wrap="job", created=True),

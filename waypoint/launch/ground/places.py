@@ -16,7 +16,7 @@ from waypoint.linux.net import netns
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, systemd
 from waypoint.model.paths import DAEMON_GROUP, SYSTEM_HOME
-from waypoint.processes.profiles import session_environment
+from waypoint.processes.profiles import Profiles
 from waypoint.upper import layout
 from waypoint.upper.pool_image import FOLDER
 
@@ -27,8 +27,8 @@ SCOPE_S = 5.0  # how long systemd may take to move the daemon into its scope
 
 class SharedPlaces(NamedTuple):
     """`runtime`: /run/waypoint/<home id>. `merged`: the mount point of a session's root during its start. `sys`: a
-    read-only sysfs. `cgroup`: the home's cgroup2 group, the parent of the sessions' groups. `profile_env`: the
-    environment variables that the workload profiles set. `host`: the host's mounts to follow, or None. `filters`:
+    read-only sysfs. `cgroup`: the home's cgroup2 group, the parent of the sessions' groups. `profiles`: the workload
+    profiles. `host`: the host's mounts to follow, or None. `filters`:
     whether new sessions get a system call filter.
     """
 
@@ -41,7 +41,7 @@ class SharedPlaces(NamedTuple):
     check_lower: LowerCheck
     ids: IdChoice
     cgroup: str
-    profile_env: dict[str, str]
+    profiles: Profiles
     host: HostMounts | None = None
     filters: bool = True
     limiter: Limiter = NO_LIMITER
@@ -99,7 +99,7 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
         check_lower=LowerCheck(runtime),
         ids=IdChoice(first_id, runtime, runtime / "kit"),
         cgroup=group,
-        profile_env=session_environment(),
+        profiles=Profiles(home),
         host=None if host_mounts is None else HostMounts(host_mounts, _hidden(home, runtime)),
         limiter=limiter,
     )

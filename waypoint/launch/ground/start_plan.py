@@ -294,7 +294,7 @@ def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, s
         proc_readonly=masks.readonly(),
         masked=masks.masked(),
         argv=[*_PID_1, *_LEADER, *argv],
-        env={**session_env(setting, row.branch, places.profile_env), **extra},
+        env={**session_env(setting, row.branch, places.profiles.environment()), **extra},
         cwd=[setting.cwd, setting.user.home, "/"],
     )
 

@@ -38,6 +38,7 @@ KINDS = {
             "MSG",
             "NEW",
             "PREFIX",
+            "PROFILE",
             "NAME=VALUE",
             "KIND=PATH",
             "KIND",

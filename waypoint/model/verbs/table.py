@@ -200,6 +200,50 @@ _MCP = Verb(
     "Example: claude mcp add waypoint -- waypoint mcp",
 )
 
+PROFILE = Argument("profile", "PROFILE")
+
+_PROFILE_LIST = Verb(
+    "profile list",
+    (JSON, HOME),
+    """List the workload profiles.
+
+    REMEDIES and VARIABLES are what 'waypoint profile show' explains. FROM is `built-in`, or the file in the folder
+    `profiles` of the home. A file with an error is listed with the error, and not used.""",
+    "Example: waypoint profile list",
+)
+
+_PROFILE_SHOW = Verb(
+    "profile show",
+    (JSON, HOME),
+    """Show a workload profile: its programs, its settings and the reason for them.""",
+    "Example: waypoint profile show node",
+    arguments=(PROFILE,),
+)
+
+_PROFILE_TEST = Verb(
+    "profile test",
+    (JSON, HOME),
+    """Test whether the program of a workload profile survives on this machine.
+
+    Starts the program in a throw-away session, makes a checkpoint, forks it twice and restores it in place. In each
+    copy the program must still know what it was told before. The program is the one that your PATH finds. Exit status 1
+    if a step does not end as the profile expects, 3 if the program is not installed.""",
+    "Example: waypoint profile test tmux",
+    arguments=(PROFILE,),
+)
+
+_PROFILE = Group(
+    "profile",
+    (),
+    """List, show or test workload profiles.
+
+    A workload profile has what one kind of program needs so that checkpoints keep it: variables for all sessions,
+    advice for when it cannot be kept, and a test. Profiles of your own are files in the folder `profiles` of the home;
+    criu_profiles/README.md in Waypoint's source explains them.""",
+    "Example: waypoint profile test node",
+    (_PROFILE_LIST, _PROFILE_SHOW, _PROFILE_TEST),
+)
+
 AGENT = Argument("agent", "AGENT")
 
 _INSTALL = Verb(
@@ -1045,6 +1089,7 @@ WAYPOINT = Group(
             _GC,
             _DU,
             _EVENTS,
+            _PROFILE,
             _ADOPT,
             _MCP,
             _GUIDE,
