@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from waypoint.egress import allowed, plan, session_side
 from waypoint.egress import router as routers
@@ -24,6 +25,15 @@ RESOLVE_S = 60.0  # the interval at which the names in --allow-net are resolved 
 RESTART_S = 1.0  # the minimum interval between two starts of pasta, for a pasta that always dies soon
 
 log = logging.getLogger(__name__)
+
+
+class _Prepared(NamedTuple):
+    """A pair that is made and not in use yet. `refused`: the machine's networks for which the session has the routes of
+    `Router.refuse_closed`; None: it has not.
+    """
+
+    index: int
+    refused: list[str] | None = None
 
 
 class Egress:
@@ -39,7 +49,7 @@ class Egress:
         self._guests: dict[str, Guest] = {}
         self.outcomes: dict[str, str] = {}
         self._router: Router | None = None
-        self._pairs: dict[str, int] = {}  # indices of pairs that are made and not in use yet, by session
+        self._pairs: dict[str, _Prepared] = {}  # by session
         self._watched: Router | None = None
         # Only one thread, so that two sessions cannot start two routers.
         self._thread = ThreadPoolExecutor(1, "egress")
@@ -103,7 +113,12 @@ class Egress:
         try:
             # The first session of a home makes the router when it is connected, not while processes are restored.
             if router is not None:
-                self._pairs[session] = router.make_pair(namespace, is_restricted=is_restricted)
+                index = router.make_pair(namespace, is_restricted=is_restricted)
+                self._pairs[session] = _Prepared(index)
+                if not is_restricted:
+                    host = _networks()
+                    router.refuse_closed(namespace, host)
+                    self._pairs[session] = _Prepared(index, host)
         except OSError as error:  # `_connect_now` tries again, and reports why it fails
             log.info("a session could not be prepared for the network: %s", error)
         finally:
@@ -137,8 +152,8 @@ class Egress:
         pair, index = self._pairs.pop(session, None), netns.work_in(guest.pid, _index)
         if index is None:
             router.attach(guest, host, opened)
-        elif pair == index:  # else it was made for a first try to restore the session, and ended with it
-            router.complete(guest, index, host, opened)
+        elif pair is not None and pair.index == index:  # else it ended with a first try to restore the session
+            router.complete(guest, index, host, opened, is_refused=pair.refused == host)
         elif opened is not None:
             router.tell_opened(guest, index, host, opened)
         else:

@@ -100,17 +100,36 @@ class Router:
         self._route.do([rtnetlink.bring_up(end), *(rtnetlink.add_route(one, end) for one in own)])
         return index
 
-    def complete(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str] | None) -> None:
+    def refuse_closed(self, namespace: int, host: Iterable[str]) -> None:
+        """Do most of what `complete` does in the network namespace behind the descriptor `namespace`, of a session that
+        may reach all public networks.
+        """
+        netns.work_within(namespace, lambda: session_side.refuse_closed(host, ipv6=self._ipv6))
+
+    def complete(
+        self,
+        guest: Guest,
+        index: int,
+        host: Iterable[str],
+        opened: Collection[str] | None,
+        *,
+        is_refused: bool = False,
+    ) -> None:
         """Route packets of a session to the pair with `index`, and end the connections to other machines that a
-        restored session still has. `host`, `opened`: see `session_side.route_out`.
+        restored session still has. `host`, `opened`, `is_refused`: see `session_side.route_out`.
         """
         self._route.wait_up(plan.router_end(index).number)
         if opened is not None:
             self._tell_opened(index, opened)
-        self._route_out(guest, host, opened)
-        # This is the last step, since a program whose connection is ended may connect again at once, and needs the
-        # route.
-        netns.work_in(guest.pid, lambda: stale_connections.end(guest.pid, guest.processes()))
+
+        def work() -> None:
+            with RouteSocket() as route:
+                session_side.route_out(route, host, opened, ipv6=self._ipv6, is_refused=is_refused)
+            # This is the last step, since a program whose connection is ended may connect again at once, and needs the
+            # route.
+            stale_connections.end(guest.pid, guest.processes())
+
+        netns.work_in(guest.pid, work)
 
     def route_again(self, guest: Guest, host: Iterable[str]) -> None:
         """Set the routes of a session that is connected and may reach all public networks. The daemon that has

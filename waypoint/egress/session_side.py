@@ -31,12 +31,22 @@ def bring_up() -> None:
         route.do([rtnetlink.bring_up(plan.SESSION_END.number)])
 
 
-def route_out(route: RouteSocket, host: Iterable[str], opened: Iterable[str] | None, *, ipv6: bool) -> None:
+def refuse_closed(host: Iterable[str], *, ipv6: bool) -> None:
+    """Refuse packets to networks that are not public, as `route_out` does for a session that may reach all others.
+    `host`: the machine's addresses.
+    """
+    with RouteSocket() as route:
+        route.do(_refused(host, ipv6=ipv6))
+
+
+def route_out(
+    route: RouteSocket, host: Iterable[str], opened: Iterable[str] | None, *, ipv6: bool, is_refused: bool = False
+) -> None:
     """Route packets to allowed networks to the router. Refuse all other packets here, so that programs get an error at
     once.
 
     `host`: the machine's addresses, which are refused. `opened`: the only networks that are allowed, or None for all
-    public networks.
+    public networks. `is_refused`: `refuse_closed` was called for this `host`.
     """
     messages = []
     for version, everything in enumerate(plan.EVERYTHING):
@@ -46,9 +56,13 @@ def route_out(route: RouteSocket, host: Iterable[str], opened: Iterable[str] | N
             messages.append(rtnetlink.refuse(everything))
     route.wait_up(plan.SESSION_END.number)
     allowed = [_to_router(Prefix.parse(one)) for one in opened or () if ipv6 or not plan.is_ipv6(one)]
-    refused = [] if opened is not None else [*plan.CLOSED, *host]
-    messages += [rtnetlink.refuse(Prefix.parse(one)) for one in refused if ipv6 or not plan.is_ipv6(one)]
+    if opened is None and not is_refused:
+        messages += _refused(host, ipv6=ipv6)
     route.do([*messages, _to_router(Prefix.parse(plan.RESOLVER)), *allowed])
+
+
+def _refused(host: Iterable[str], *, ipv6: bool) -> list[bytes]:
+    return [rtnetlink.refuse(Prefix.parse(one)) for one in (*plan.CLOSED, *host) if ipv6 or not plan.is_ipv6(one)]
 
 
 def refuse_all() -> None:

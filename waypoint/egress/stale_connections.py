@@ -18,6 +18,8 @@ def end(pid: int, processes: Iterable[int]) -> None:
     """End all connections of a session to other machines, and those whose other end is missing. `pid`: the session's
     pid 1. `processes`: all its processes. Call this in the session's network namespace.
     """
+    if not sockets.has_tcp(pid):
+        return
     with sockets.open_table(pid) as table:
         found = {one.inode: one for one in tcp_connections.without_other_end(table)}
     if not found:

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -67,10 +68,29 @@ def work_in_new(work: Callable[[], Result]) -> Result:
 
 
 def _work_behind(enter: Callable[[], None], work: Callable[[], Result]) -> Result:
-    def enter_and_work() -> Result:
+    """Call `work` after `enter`, which changes the network namespace of the calling thread only, and return to the
+    thread's own namespace. The main thread stays in its own, because /proc/self shows it; another thread does the work,
+    whose start takes up to some milliseconds on a busy machine.
+    """
+    if threading.current_thread() is threading.main_thread():
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(_work_behind, enter, work).result()
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
         enter()
-        return work()
+        try:
+            return work()
+        finally:
+            _return_to(own)
+    finally:
+        os.close(own)
 
-    # setns(2) and unshare(2) change the namespace of the calling thread only. This thread ends after the call.
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(enter_and_work).result()
+
+def _return_to(own: int) -> None:
+    """Enter the namespace `own`. The thread must not go on in the other one, so this is tried again without memory."""
+    while True:
+        try:
+            return namespaces.setns(own, namespaces.CLONE_NEWNET)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
