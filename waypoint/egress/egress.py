@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class _Prepared(NamedTuple):
-    """A pair that is made and not in use yet. `refused`: the machine's networks for which the session has the routes of
-    `Router.refuse_closed`; None: it has not.
+    """A pair that is made and not in use yet. `number`: its index. `refused`: the machine's networks for which the
+    session has the routes of `Router.refuse_closed`; None: it has not.
     """
 
-    index: int
+    number: int
     refused: list[str] | None = None
 
 
@@ -152,7 +152,7 @@ class Egress:
         pair, index = self._pairs.pop(session, None), netns.work_in(guest.pid, _index)
         if index is None:
             router.attach(guest, host, opened)
-        elif pair is not None and pair.index == index:  # else it ended with a first try to restore the session
+        elif pair is not None and pair.number == index:  # else it ended with a first try to restore the session
             router.complete(guest, index, host, opened, is_refused=pair.refused == host)
         elif opened is not None:
             router.tell_opened(guest, index, host, opened)

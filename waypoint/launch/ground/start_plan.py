@@ -275,6 +275,8 @@ def gone_mounts(targets: list[str]) -> list[Degradation]:
     """Return degradations for `left_out` of a restored session, about overlays at `targets` over mounts that the host
     no longer has.
     """
+    if targets == ["/"]:
+        return []
     points = {"/", *(mount.mount_point for mount in mounts.read_mounts())}
     return [degradation("mount-gone", target) for target in targets if target not in points]
 

@@ -74,7 +74,7 @@ def _work_behind(enter: Callable[[], None], work: Callable[[], Result]) -> Resul
     """
     if threading.current_thread() is threading.main_thread():
         with ThreadPoolExecutor(max_workers=1) as thread:
-            return thread.submit(_work_behind, enter, work).result()
+            return thread.submit(lambda: _work_behind(enter, work)).result()
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter()

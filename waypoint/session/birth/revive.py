@@ -1,6 +1,5 @@
 """Starting a session with the restored processes of a capture, on an upper tree that exists."""
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -33,7 +32,7 @@ from waypoint.model.stages import Stage
 from waypoint.processes.criu.options import name_externals
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
-from waypoint.session.live.resources import Resources, holding
+from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal.exec.command_record import carry_over
 from waypoint.terminal.inside.inbox import mark_captured
@@ -45,23 +44,25 @@ Place = Callable[[Sequence[str]], None]
 _HAD_NONE = "its processes had none when they were captured"
 
 
-async def revive(
+def bring_back(
     resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds, place: Place
-) -> LiveSession:
-    """Restore the processes of `origin` on the tree of `row`, a copy of the origin's files. The caller has checked the
-    origin (`HeldCapture.check`), and calls `birth.undo` after a failure.
+) -> RuntimeRecord:
+    """Restore the processes of `origin` on the tree of `row`, a copy of the origin's files, and save the record of the
+    session, which is returned for `adopt`. Blocks. The caller has checked the origin (`HeldCapture.check`), and calls
+    `birth.undo` after a failure.
     """
-    entry = await _restored(resources, row, origin, size, bounds, place)
-    return _adopt(resources, entry, origin)
+    entry = _restored(resources, row, origin, size, bounds, place)
+    _save(resources, entry, origin)
+    return entry
 
 
-async def stand_by(
+def stand_by(
     resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds
 ) -> RuntimeRecord:
-    """Restore like `revive`, but leave the processes frozen, without a network. `row`: of a standby. Return the record
-    of the session, from which `wake` makes a live session.
+    """Restore like `bring_back`, but leave the processes frozen, without a network. `row`: of a standby. Return the
+    record of the session, from which `wake` makes a live session. Blocks.
     """
-    return await _restored(resources, row, origin, size, bounds, lambda _: None)
+    return _restored(resources, row, origin, size, bounds, lambda _: None)
 
 
 def wake(resources: Resources, entry: RuntimeRecord, origin: Capture) -> LiveSession:
@@ -69,22 +70,23 @@ def wake(resources: Resources, entry: RuntimeRecord, origin: Capture) -> LiveSes
     the live session. Raises OSError. Call it in the event loop.
     """
     entry = msgspec.structs.replace(entry, env={**entry.env, "WAYPOINT_BRANCH": entry.row.branch})
-    live = _adopt(resources, entry, origin)
+    _save(resources, entry, origin)
+    live = adopt(resources, entry)
     cgroups.thaw(entry.cgroup)
     return live
 
 
-async def _restored(
+def _restored(
     resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds, place: Place
 ) -> RuntimeRecord:
     folder = record.make_folder(resources.places.sessions, row.session)
-    async with holding(resources.captures, origin) as (held,):
+    with resources.captures.hold(origin) as held:
         layer = held.processes
         spec = _plan_spec(resources, row, held, size)
-        await asyncio.to_thread(place, layer.overlays)
+        place(layer.overlays)
         target = _target(resources, row, layer, spec, folder, to_run=True)
-        pid = await asyncio.to_thread(_restore, resources, held, target, spec)
-    await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
+        pid = _restore(resources, held, target, spec)
+    bounds.limiter.hold(spec.cgroup, bounds.limits)
     return RuntimeRecord(
         row=row,
         boot_id=procfs.boot_id(),
@@ -102,15 +104,18 @@ async def _restored(
     )
 
 
-def _adopt(resources: Resources, entry: RuntimeRecord, origin: Capture) -> LiveSession:
-    row = entry.row
-    folder = resources.places.sessions / row.session
+def _save(resources: Resources, entry: RuntimeRecord, origin: Capture) -> None:
+    folder = resources.places.sessions / entry.row.session
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - origin.clock
     carry_over(str(folder / COMMAND_FILE), age_s, lambda: cgroups.members(entry.cgroup))
     record.save(folder, entry)
-    live = LiveSession.adopt(entry, folder, resources.launcher)
+
+
+def adopt(resources: Resources, entry: RuntimeRecord) -> LiveSession:
+    """Open the session that `bring_back` has restored. Call it in the event loop."""
+    live = LiveSession.adopt(entry, resources.places.sessions / entry.row.session, resources.launcher)
     with contextlib.suppress(OSError):  # then the shell shows the old name of its branch
-        live.shell.desk.folder.write(start_plan.BRANCH_FILE, f"{row.branch}\n".encode())
+        live.shell.desk.folder.write(start_plan.BRANCH_FILE, f"{entry.row.branch}\n".encode())
     return live
 
 

@@ -54,7 +54,7 @@ async def make(resources: Resources, origin: Capture) -> Standby | None:
         await births.reserve(resources, [birth])
         try:
             bounds = await asyncio.to_thread(births.make_tree_and_group, resources, birth)
-            entry = await revive.stand_by(resources, row, origin, size, bounds)
+            entry = await asyncio.to_thread(revive.stand_by, resources, row, origin, size, bounds)
             await reach_in_loop(Step.STANDING)
         except BaseException:
             await births.undo(resources, row)
