@@ -17,7 +17,7 @@ import zstandard
 from tests.store.forging import FACTS, ROOT, SETTING, Forge, record
 from tests.store.stores import put_folder, take_out
 from tests.store.test_hostile import entry
-from waypoint.capture.storing import archive_work
+from waypoint.capture.storing import archive_work, base_records
 from waypoint.capture.storing.orders import ArchiveFile, Export, Exported, Import, Imported, Inspect, Inspected
 from waypoint.model.errors import StateConflict, StoreDamaged, UsageProblem
 from waypoint.store import entries, manifest, steps, upkeep
@@ -124,6 +124,7 @@ def user(**changed: Any) -> dict[str, Any]:
     return SETTING | {"user": SETTING["user"] | changed}
 
 
+BASE: dict[str, Any] = msgspec.to_builtins(base_records.SETTING)
 FILE, LINK = entries.FILE, entries.SYMLINK
 TERMINAL = {"size_bytes": 1, "rows": 24, "cols": 80, "end": 0}
 ATTACHED = {"size_bytes": 1, "type": "file", "source": "/x", "files": 1, "attached": True}
@@ -151,6 +152,9 @@ FORGED: dict[str, Callable[[Forge], None]] = {
         shell=ImageLayer(facts={"size_bytes": 1, "kind": "bash", "file": "../../etc/passwd"})
     ),
     "base with ..": put_facts(setting=SETTING | {"base": "/srv/../root"}),
+    "base that was exported itself": put_facts(setting=BASE),
+    "base without files": put_records({"capture": record(1, setting=BASE), "image": None}, {"capture": record(2)}),
+    "base with an impossible name": put_records({"capture": record(), "base": "../x"}),
     "bind of a relative path": put_facts(
         setting=SETTING | {"binds": [{"source": "etc", "target": "/mnt", "readonly": True}]}
     ),

@@ -206,6 +206,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The id of the session's pinned base; None: it runs on a folder of the machine."""
         return pinned_id(self.base)
 
+    @property
+    def base_text(self) -> str:
+        """The base for people: a path, or the name of a pinned base and the beginning of its id."""
+        return self.base if self.pinned is None else f"{self.base_name} ({self.pinned[:12]})".lstrip()
+
 
 class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the container image of a base wants its programs to be started (OCI image specification, config.md).

@@ -33,9 +33,9 @@ _OF_THE_SESSION = ("/run", *OWN_PLACES)
 
 def common_setting(on: str, settings: Sequence[Setting]) -> Setting:
     """The setting of captures that are compared. Raises UsageProblem if they have different bases."""
-    bases = sorted({setting.base for setting in settings})
+    bases = {setting.base: setting.base_text for setting in settings}
     if len(bases) > 1:
-        said = f"they have different bases: {', '.join(bases)}"
+        said = f"they have different bases: {', '.join(sorted(bases.values()))}"
         raise UsageProblem("compare", on, said, "compare each of them with its own base: waypoint diff NAME")
     return settings[-1]
 

@@ -122,7 +122,7 @@ def adopt(resources: Resources, entry: RuntimeRecord) -> LiveSession:
 def check_outside(places: SharedPlaces, setting: Setting, origin: Capture) -> None:
     """Raise Failed if the machine lacks a folder over which the restored processes have an overlay or a bind."""
     if not Path(places.folder_of(setting.base)).is_dir():
-        raise _missing(origin, f"{setting.base}, over which it has an overlay, is missing")
+        raise _missing(origin, f"{setting.base_text}, over which it has an overlay, is missing")
     for bind in setting.binds:
         if not Path(bind.source).exists():
             raise _missing(origin, f"{bind.source}, which was bound into it, is missing")

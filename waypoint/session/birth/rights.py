@@ -273,7 +273,7 @@ def _more_than(live: Setting, setting: Setting) -> str:
     if setting.user != live.user and live.user.uid != 0:
         return f"it belonged to {setting.user.name}, and this session belongs to {live.user.name}"
     if setting.base != live.base:
-        return f"it had another base: {setting.base}"
+        return f"it had another base: {setting.base_text}"
     if _reaches_more(setting, live):
         return "it had the machine's network" if setting.net == "host" else "it could reach more of the network"
     allowed = [one for one in setting.allow if one not in live.allow]

@@ -45,8 +45,8 @@ def plan_setting(
     if origin and request.base and base != origin.base:
         raise UsageProblem(
             "continue on another base",
-            base,
-            f"the branch has the base {origin.base}",
+            request.base if pinned_id(base) is None else f"base {pinned_id(base)}",
+            f"the branch has the base {origin.base_text}",
             "start a new branch for another base",
         )
     if request.user:

@@ -230,7 +230,7 @@ class LiveSession:
         """Show the terminal. `may_have`: whether the client may see the session that replaces this one."""
         setting = self.record.row.setting
         shared = [bind.target for bind in setting.binds]
-        base = setting.base_name or setting.base
+        base = setting.base_text
         with self._stream():
             await outlet.note(
                 {"session": {"branch": self.branch, "base": base, "user": setting.user.name, "shared": shared}}
