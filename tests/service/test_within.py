@@ -170,13 +170,13 @@ def test_a_taken_name_is_refused_without_a_transaction(
         asyncio.run(asked[verb]())
 
 
-def of(uid: int) -> Any:
-    return SimpleNamespace(setting=SimpleNamespace(user=SimpleNamespace(uid=uid)))
+def of(uid: int, stands_for: str | None = None) -> Any:
+    return SimpleNamespace(setting=SimpleNamespace(user=SimpleNamespace(uid=uid)), stands_for=stands_for)
 
 
 def test_sessions_of_a_user_without_full_rights_are_bounded() -> None:
-    """Starts that have not finished count, too."""
-    rows = {True: [of(7)] * (MAX_LIVE - 6) + [of(8)] * 2, False: [of(7)] * 2}
+    """Starts that have not finished count, too; standbys do not."""
+    rows = {True: [of(7)] * (MAX_LIVE - 6) + [of(8)] * 2, False: [of(7), of(7), of(7, stands_for="a" * 32)]}
     resources: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]), trusted=9)
     steps = {
         WITHIN: "run the command outside of the session",

@@ -398,7 +398,6 @@ class _Work:
                 if self.is_cancelled:
                     return
                 reach(Step.REMOVING)
-                self._home.standing_by.later()
                 self._home.sessions.resources.templates.forget(capture)
                 drop = functools.partial(self._home.captures.drop, capture)
                 if self._try(f"capture {capture.id[:12]}", drop):
