@@ -12,7 +12,8 @@ sentences are for people, and may change. This page is made from the program's t
 
 `degraded`, `left_out`, `lost` and `unlimited` in JSON are lists of `{code, subject, detail, text}`. `text` is the
 sentence. `about` is present if the item is about the state before a restore or undo (`replaced`, `ended`), `branch` if
-the answer is about several branches.
+the answer is about several branches. `usual` is present and true for conditions that hold for most sessions, and that
+few programs notice; commands do not print these.
 """
 
 ERRORS = """
@@ -38,7 +39,9 @@ hung, and was killed).
 
 def page() -> str:
     """The text of docs/conditions.md."""
-    conditions = [(f"`{code}`", row.meaning, row.remedy) for code, row in CONDITIONS.items()]
+    conditions = [
+        (f"`{code}`{' (usual)' if row.is_usual else ''}", row.meaning, row.remedy) for code, row in CONDITIONS.items()
+    ]
     errors = [(f"`{code}`", str(row.exit), row.meaning, row.remedy or "-") for code, row in ERROR_CODES.items()]
     causes = [(f"`criu-{row.name}`", _plain(row.meaning), _plain(row.next_step)) for row in CAUSES]
     return "".join(

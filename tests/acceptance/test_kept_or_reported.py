@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.restoring import WAYS, Way, in_process, new_name, restore_as, started
+from tests.answers import unusual
 from tests.homes import Home
 from waypoint.client.sdk import Session
 
@@ -164,7 +165,7 @@ def test_a_busy_server_is_captured_and_answers_everywhere(home: Home, session: S
     run(session, BUSY, "/root/done")
     checkpoint, said = new_name(session), list[str]()
     for _again in range(4):
-        said = session.checkpoint(checkpoint, tier="live", force=True).degraded
+        said = unusual(session.checkpoint(checkpoint, tier="live", force=True).degraded)
     assert {(one["code"], one["subject"]) for one in said} <= {("unaccepted-connections", "tcp 8000")}
     unaccepted = sum(int(one["detail"]) for one in said)
     for copy in (session, *(restore_as(home, session, checkpoint, "fork") for _ in range(2))):
@@ -179,7 +180,7 @@ def test_a_busy_server_is_captured_and_answers_everywhere(home: Home, session: S
 def test_unread_data_of_a_program_is_reported(home: Home, session: Session, way: Way) -> None:
     run(session, UNREAD)
     checkpoint = new_name(session)
-    said = session.checkpoint(checkpoint, tier="live").degraded
+    said = unusual(session.checkpoint(checkpoint, tier="live").degraded)
     assert [(one["code"], re.sub(r"\d+, fd \d+|(?<=to tcp )\d+", "N", one["subject"])) for one in said] == [
         ("unaccepted-connections", "tcp 8001"),
         ("unread-datagrams", "udp 8002"),
@@ -199,7 +200,7 @@ def test_locks_are_kept_or_reported_as_lost(home: Home, session: Session, how: s
     """Even a program whose filter forbids fcntl(2) keeps its locks. If it has unmapped the vDSO, one lock is lost."""
     run(session, LOCKS, argument=how)
     checkpoint, is_lost = new_name(session), how == "no-vdso"
-    assert session.checkpoint(checkpoint, tier="live").degraded == []
+    assert unusual(session.checkpoint(checkpoint, tier="live").degraded) == []
     said = home.must("fork", checkpoint, f"{session.branch}-said")
     assert ("the lock on /root/mapped of python3 (pid " in f"{said.stdout}{said.stderr}") == is_lost
     copy = restore_as(home, session, checkpoint, "fork")

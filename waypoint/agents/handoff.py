@@ -26,7 +26,8 @@ def _lines(facts: HandoffFacts) -> Iterator[str]:
     yield from _section(f"Files that differ from this machine: {facts.file_count}", _files(facts))
     yield from _section("What led here, the newest first", [_step(one) for one in facts.steps])
     yield from _section("Attached layers", list(_attached(facts)))
-    yield from _section("Kept less faithfully", [f"* {_code(one['text'])}" for one in found.degraded])
+    lost = [f"* {_code(one['text'])}" for one in found.degraded if not one.get("usual")]
+    yield from _section("Kept less faithfully", lost)
     yield from _section("Last output of the terminal", _block(facts.output) if facts.output else [])
 
 

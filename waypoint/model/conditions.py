@@ -17,12 +17,14 @@ _MOST_SHOWN = 3
 
 class Condition(NamedTuple):
     """One row of the table. `text`: the sentence for people, with `{subject}` and `{detail}`. `meaning`, `remedy`: for
-    docs/conditions.md.
+    docs/conditions.md. `is_usual`: it holds for most sessions, and few programs notice. Commands do not print it;
+    `show` and JSON have it.
     """
 
     text: str
     meaning: str
     remedy: str
+    is_usual: bool = False
 
 
 BUILD_CRIU = (
@@ -139,15 +141,58 @@ CONDITIONS: dict[str, Condition] = {
         "Let the program read the data before the checkpoint.",
     ),
     "datagram-sender": Condition(
-        "{subject}: unread datagrams have no sender in copies, if their sender has an abstract name, and cannot be "
+        "{subject}: unread datagrams have no sender in copies, unless it has a path and is connected, and cannot be "
         "answered",
-        "CRIU keeps the senders of the datagrams of Unix sockets only if they have a path.",
+        "CRIU puts datagrams back by the socket that is connected to the receiver, or by one without a name.",
         "Let the sender repeat them.",
     ),
     "timer-overruns": Condition(
         "{subject}: the number of expiries of a timer (timer_getoverrun) whose signal waits begins at 0 in copies",
         "A program blocks the signal of a periodic timer, which has expired meanwhile.",
         "None is needed, unless the program counts the expiries.",
+    ),
+    "timer-of-day": Condition(
+        "{subject}: a timer (timer_create) for a time of day expires later in copies, by the age of the copy",
+        "A program has a timer on CLOCK_REALTIME. The kernel does not show whether it was set to a time of day or to a "
+        "duration; copies take it for a duration.",
+        "Let the program set the timer again in the copy.",
+        is_usual=True,
+    ),
+    "clocks-restart": Condition(
+        "{subject}: in copies, the age of processes and the processor time that they have used begin at 0",
+        "The kernel lets nobody set the start time and the processor time of a process. ps(1), getrusage(2) and "
+        "CLOCK_PROCESS_CPUTIME_ID show it. `subject`: up to three of the programs besides the session's shell, and the "
+        "number of the others.",
+        "None is needed, unless a program compares these times with former ones.",
+        is_usual=True,
+    ),
+    "processor-limit": Condition(
+        "{subject}: in copies, the processor time for its limit of {detail} s (ulimit -t) begins at 0",
+        "The kernel lets nobody set the processor time that a process has used.",
+        "Lower the limit in the copy (prlimit).",
+    ),
+    "peer-pid": Condition(
+        "{subject}: in copies, it sees another process at the other end of this Unix connection (SO_PEERCRED)",
+        "A client sees itself in place of the server. A server sees its client, unless the process that connected has "
+        "ended. The user and the group are those of the client.",
+        "None is needed, unless the program asks again who is at the other end.",
+        is_usual=True,
+    ),
+    "folder-notices": Condition(
+        "{subject}: copies get no notices (F_NOTIFY) about {detail}",
+        "CRIU does not keep that a program watches a folder by dnotify.",
+        "Start the program again in the copy, or let it watch by inotify.",
+    ),
+    "message-queues": Condition(
+        "the POSIX message queues {subject} are not in copies",
+        "CRIU does not keep POSIX message queues, not even those that no process has open. `subject`: up to three of "
+        "them, and the number of the others.",
+        "Let the programs make them again in the copy, or remove them (mq_unlink).",
+    ),
+    "unnamed-file": Condition(
+        "{subject}: copies cannot give a name to a file without a name (O_TMPFILE) in {detail}",
+        "CRIU restores such a file as one that was removed, which linkat(2) refuses.",
+        "Let the program name the file, or close it, before the checkpoint.",
     ),
     "semaphore-undo": Condition(
         "{subject}: in copies, a semaphore that it holds (SEM_UNDO) stays taken if it is killed",
@@ -391,6 +436,27 @@ CONDITIONS: dict[str, Condition] = {
         "CRIU drops such locks, for example those of the worker processes of a server.",
         BUILD_CRIU,
     ),
+    "process-controls": Condition(
+        "what a process has set for itself alone (KSM, mlockall, local descriptor table) is lost in a restore",
+        "CRIU drops PR_SET_MEMORY_MERGE, PR_MCE_KILL, MCL_FUTURE, PR_SET_TSC, PR_SET_SYSCALL_USER_DISPATCH and the "
+        "segments of modify_ldt(2).",
+        BUILD_CRIU,
+    ),
+    "semaphore-counters": Condition(
+        "an eventfd that is a semaphore (EFD_SEMAPHORE) is a counter after a restore",
+        "A read of it returns the whole counter, not 1.",
+        BUILD_CRIU,
+    ),
+    "empty-datagrams": Condition(
+        "an empty datagram that waits in a Unix socket, and those behind it, are lost in a restore",
+        "CRIU takes an empty datagram for the end of a stream.",
+        BUILD_CRIU,
+    ),
+    "unix-peers": Condition(
+        "a restored program takes root, and itself, for the other end of its Unix connections (SO_PEERCRED)",
+        "CRIU makes such connections, and listens, as root.",
+        BUILD_CRIU,
+    ),
     "half-closed-connections": Condition(
         "TCP connections of which one direction is closed can hang after a restore",
         "CRIU restores such connections with a closed window.",
@@ -519,6 +585,12 @@ ERROR_CODES: dict[str, ErrorCode] = {
         "A process has reached its own hard limit of memory or open files, so CRIU has no room for its code in it.",
         "Raise the limit (prlimit), or end the process.",
     ),
+    "thread-parts": ErrorCode(
+        5,
+        "A thread has a working directory or open files of its own (unshare with CLONE_FS, CLONE_FILES), and would "
+        "share those of the first thread in a copy.",
+        "End the process.",
+    ),
     "no-foreground": ErrorCode(5, "The foreground group of a terminal has no process.", "Press Enter in it."),
     "too-many-watches": ErrorCode(
         5,
@@ -616,13 +688,17 @@ def text_of(one: Degradation) -> str:
 
 
 def facts_of(found: Iterable[Degradation], branch: str = "") -> list[ConditionFacts]:
-    """The degradations for an answer. `branch`: the branch that they concern, if the answer is about several."""
-    return [_facts(one, branch) for one in found]
+    """The degradations for an answer, the usual ones last. `branch`: the branch that they concern, if the answer is
+    about several.
+    """
+    return sorted((_facts(one, branch) for one in found), key=lambda one: one.get("usual", False))
 
 
 def _facts(one: Degradation, branch: str) -> ConditionFacts:
     text = text_of(one)
     facts: ConditionFacts = {"code": one.code, "subject": one.subject, "detail": one.detail, "text": text}
+    if one.code in CONDITIONS and CONDITIONS[one.code].is_usual:
+        facts["usual"] = True
     if one.about:
         facts["about"] = one.about
     if branch:

@@ -26,7 +26,7 @@ SHORT = 12  # digits of a capture's id that are printed for people
 
 def degraded_lines(*answers: "Mapping[str, object]") -> list[str]:
     """Return the lines about parts that were not kept or restored completely. Lines that all answers share come first.
-    If there are several answers, each must have a `branch`.
+    If there are several answers, each must have a `branch`. Without usual conditions.
     """
     found = [_items(answer) for answer in answers]
     common = [item for item in (found[0] if found else []) if all(item in items for items in found)]
@@ -97,6 +97,7 @@ def _items(answer: "Mapping[str, object]") -> list[tuple[str, str]]:
         for name, heading in HEADINGS.items()
         if isinstance(answer.get(name), list)
         for one in answer[name]  # type: ignore[attr-defined]
+        if not (isinstance(one, dict) and one.get("usual"))
     ]
 
 

@@ -22,7 +22,8 @@ class BelowFacts(TypedDict):
 class ConditionFacts(TypedDict):
     """One thing that was not kept or restored completely (docs/conditions.md). `code`: stable, for programs. `subject`:
     the thing concerned. `detail`: the reason, or a number. `text`: the sentence for people. `about`: `replaced` or
-    `ended` if it is about the state before. `branch`: present in answers about several branches.
+    `ended` if it is about the state before. `branch`: present in answers about several branches. `usual`: present and
+    true if it holds for most sessions, and few programs notice; commands do not print it.
     """
 
     code: str
@@ -31,6 +32,7 @@ class ConditionFacts(TypedDict):
     text: str
     about: NotRequired[str]
     branch: NotRequired[str]
+    usual: NotRequired[bool]
 
 
 class ReplacedFacts(TypedDict):

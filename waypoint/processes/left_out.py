@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import re
+import resource
 import select
 import socket
 import struct
@@ -18,16 +19,22 @@ from typing import NamedTuple
 from waypoint.linux.calls import libc, machine
 from waypoint.linux.net import socket_options, sockets
 from waypoint.linux.net.socket_options import Group
-from waypoint.linux.tasks import kcmp, namespaces, pidfd, procfs, ptrace, settings, shared_memory
-from waypoint.model.conditions import Degradation, degradation
+from waypoint.linux.tasks import kcmp, namespaces, open_files, procfs, ptrace, settings, shared_memory
+from waypoint.linux.tty import terminals
+from waypoint.model.conditions import Degradation, degradation, some_of
 from waypoint.model.records import LeftOut
 from waypoint.processes import narrow_limits
 from waypoint.processes.criu.comparison import WallTimer
 
 _TIMER, _TIMER_LINK = "timer", "anon_inode:[timerfd]"
+_EXCLUSIVE, _TERMINALS = "exclusive", "/dev/pts/"
+_ATTRIBUTE = "attribute"  # of a removed file; followed by its name
+_REMOVED, _IN_MEMORY = " (deleted)", "/memfd:"
+_MOST_ATTRIBUTES = 1 << 16  # bytes of one file
 _GROUP = "group"  # of multicast; followed by level and interface
 _PERSONALITY_CALL = 135  # the number of personality(2) on x86-64
 _TIMES = struct.Struct("=qqqq")  # struct itimerspec
+_PEER = struct.Struct("=iII")  # struct ucred
 _LEFT = re.compile(rb"it_value: \((\d+), (\d+)\)")
 _INFO_BYTES = 400
 _CLOSED = (errno.EBADF, errno.ENOTSOCK)  # of a descriptor that was closed, and perhaps used again, before the dump
@@ -68,44 +75,87 @@ class _Groups:
         return self._found[network]
 
 
+class _Search:
+    """What is found about the open files of the processes `pids`, each socket and terminal once."""
+
+    def __init__(self, pids: Collection[int]) -> None:
+        self.kept: list[LeftOut] = []
+        self.lost: list[Degradation] = []
+        self.timers: dict[tuple[int, int], int] = {}
+        self._pids = pids
+        self._groups = _Groups()
+        self._sockets: dict[str, None] = {}
+        self._terminals: dict[str, None] = {}
+        self._unseen: dict[int, None] = {}  # the processes with sockets that were not looked at
+
+    def look(self, pid: int, fd: int, path: str) -> None:
+        """Raises OSError if the process has ended, or has closed the file."""
+        if path == _TIMER_LINK:
+            self.timers[procfs.inner_pid(pid), fd] = time.time_ns() + _left_ns(pid, fd)
+        elif path.startswith("socket:"):
+            self._look_at_socket(pid, fd, path)
+        elif path.startswith(_TERMINALS) and path not in self._terminals:
+            self._terminals[path] = None
+            with open_files.taken(pid, fd) as terminal:
+                if terminals.is_exclusive(terminal):
+                    self.kept.append(LeftOut(procfs.inner_pid(pid), fd, _EXCLUSIVE, ""))
+        elif path.startswith("/") and open_files.is_watched_folder(pid, fd):
+            self.lost.append(degradation("folder-notices", _who(pid), path))
+        elif path.endswith(_REMOVED) and not path.startswith(_IN_MEMORY):
+            self._look_at_removed(pid, fd, path)
+
+    def _look_at_removed(self, pid: int, fd: int, path: str) -> None:
+        if procfs.position(pid, fd)[1] & os.O_TMPFILE == os.O_TMPFILE:
+            self.lost.append(degradation("unnamed-file", _who(pid), os.path.dirname(path)))
+        values = open_files.attributes(pid, fd)
+        if sum(map(len, values.values())) > _MOST_ATTRIBUTES:
+            self.lost.append(degradation("setting-lost", _who(pid, fd), "attributes of a removed file: too large"))
+            return
+        inner = procfs.inner_pid(pid)
+        self.kept += [LeftOut(inner, fd, f"{_ATTRIBUTE} {name}", value.hex()) for name, value in values.items()]
+
+    def _look_at_socket(self, pid: int, fd: int, path: str) -> None:
+        if path in self._sockets:
+            return
+        if len(self._sockets) == _MOST_SOCKETS:
+            self._unseen[pid] = None
+            return
+        self._sockets[path] = None
+        with sockets.take(pid, fd) as sock:
+            self.kept += _of_socket(pid, fd, sock, self._groups)
+            self.lost += _lost_by_socket(pid, fd, sock, self._pids)
+
+    def note_skipped(self) -> None:
+        for skipped, what in ((self._groups.skipped, "multicast groups"), (self._unseen, "options of sockets")):
+            for pid in skipped:
+                with contextlib.suppress(OSError):
+                    self.lost.append(degradation("setting-lost", _who(pid), f"{what}: the session has too many"))
+
+
 def find(init: int, pids: Collection[int]) -> Found:
     """Look at the processes `pids` of a session, which run. `init`: its pid 1. Processes that have ended are skipped.
 
     Takes 0.1 ms for each process, 0.05 ms for each thread and socket, 0.01 ms for each other descriptor.
     """
     usual = settings.own()
-    kept: list[LeftOut] = []
-    lost: list[Degradation] = []
-    seen: dict[str, None] = {}  # the sockets
-    timers: dict[tuple[int, int], int] = {}
-    groups = _Groups()
-    unseen: dict[int, None] = {}  # the processes with sockets that were not looked at
+    found = _Search(pids)
     for pid in pids:
         with contextlib.suppress(OSError):
             for tid, values in settings.differing(pid, procfs.threads(pid), usual).items():
                 with contextlib.suppress(OSError):  # the thread has ended
                     inner = procfs.inner_pid(pid), procfs.inner_pid(tid)
-                    kept += [LeftOut(*inner, name, value) for name, value in values.items()]
+                    found.kept += [LeftOut(*inner, name, value) for name, value in values.items()]
         with contextlib.suppress(OSError):
-            lost += _lost_by(init, pid)
+            found.lost += _lost_by(init, pid)
         with contextlib.suppress(OSError):
             for fd, path in procfs.open_files(pid).items():
-                if path == _TIMER_LINK:
-                    timers[procfs.inner_pid(pid), fd] = time.time_ns() + _left_ns(pid, fd)
-                if path.startswith("socket:") and path not in seen:
-                    if len(seen) == _MOST_SOCKETS:
-                        unseen[pid] = None
-                        continue
-                    seen[path] = None
-                    with contextlib.suppress(OSError), sockets.take(pid, fd) as sock:
-                        kept += _of_socket(pid, fd, sock, groups)
-                        lost += _lost_by_socket(pid, fd, sock)
-    for skipped, what in ((groups.skipped, "multicast groups"), (unseen, "options of sockets")):
-        for pid in skipped:
-            with contextlib.suppress(OSError):
-                who = f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)})"
-                lost.append(degradation("setting-lost", who, f"{what}: the session has too many"))
-    return Found(kept, lost, timers)
+                with contextlib.suppress(OSError):  # it was closed
+                    found.look(pid, fd, path)
+    found.note_skipped()
+    with contextlib.suppress(OSError):
+        if names := shared_memory.message_queues(init):
+            found.lost.append(degradation("message-queues", some_of(sorted(names))))
+    return Found(found.kept, found.lost, found.timers)
 
 
 def wall_timers(timers: Iterable[WallTimer], now_ns: int, seen: Mapping[tuple[int, int], int]) -> list[LeftOut]:
@@ -168,11 +218,13 @@ def _give(pid: int, one: LeftOut) -> None:
     elif one.name == _TIMER:
         at, interval, flags = map(int, one.value.split())
         value = _TIMES.pack(*divmod(interval, _SECOND_NS), *divmod(at, _SECOND_NS))
-        taken = pidfd.take(pid, one.number)
-        try:
-            libc.call("timerfd_settime", taken, flags, value, None)
-        finally:
-            os.close(taken)
+        with open_files.taken(pid, one.number) as timer:
+            libc.call("timerfd_settime", timer, flags, value, None)
+    elif one.name == _EXCLUSIVE:
+        with open_files.taken(pid, one.number) as terminal:
+            terminals.make_exclusive(terminal)
+    elif one.name.startswith(_ATTRIBUTE):
+        open_files.give_attribute(pid, one.number, one.name.partition(" ")[2], bytes.fromhex(one.value))
     else:
         with sockets.take(pid, one.number) as sock:
             kind, _, where = one.name.partition(" ")
@@ -207,6 +259,10 @@ def _left_ns(pid: int, fd: int) -> int:
     return int(match[1]) * _SECOND_NS + int(match[2]) if match else 0
 
 
+def _who(pid: int, fd: int = -1) -> str:
+    return f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)}{f', fd {fd}' if fd >= 0 else ''})"
+
+
 def _of_socket(pid: int, fd: int, sock: socket.socket, groups: _Groups) -> Iterator[LeftOut]:
     values = list(socket_options.differing(sock).items())
     if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type != socket.SOCK_STREAM:
@@ -218,18 +274,32 @@ def _of_socket(pid: int, fd: int, sock: socket.socket, groups: _Groups) -> Itera
         yield from (LeftOut(inner, fd, name, value.hex()) for name, value in values)
 
 
-def _lost_by_socket(pid: int, fd: int, sock: socket.socket) -> Iterator[Degradation]:
+def _lost_by_socket(pid: int, fd: int, sock: socket.socket, pids: Collection[int]) -> Iterator[Degradation]:
+    if sock.family == socket.AF_UNIX and sock.type != socket.SOCK_DGRAM and _has_other_peer(sock, pids):
+        yield degradation("peer-pid", _who(pid, fd))
     poll = select.poll()
     poll.register(sock, select.POLLIN | select.POLLPRI)
     for _, events in poll.poll(0):
-        who = f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)}, fd {fd})"
+        who = _who(pid, fd)
         if events & select.POLLERR:
             yield degradation("pending-error", who)
         if events & select.POLLPRI:
             yield degradation("urgent-data", who)
-        is_unix_datagram = (sock.family, sock.type) == (socket.AF_UNIX, socket.SOCK_DGRAM)
-        if events & select.POLLIN and is_unix_datagram and sockets.has_abstract_datagrams(pid):
+        is_named = (sock.family, sock.type) == (socket.AF_UNIX, socket.SOCK_DGRAM) and bool(sock.getsockname())
+        if is_named and events & select.POLLIN and sockets.has_other_senders(pid, os.fstat(sock.fileno()).st_ino):
             yield degradation("datagram-sender", who)
+
+
+def _has_other_peer(sock: socket.socket, pids: Collection[int]) -> bool:
+    """Whether the process that the kernel names as the other end of a connection (SO_PEERCRED) is another one in a
+    copy: there, the process that has the client's end makes the connection.
+    """
+    try:
+        is_client = bool(sock.getpeername())
+    except OSError:  # it is not connected
+        return False
+    peer = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
+    return is_client or peer not in pids
 
 
 def _lost_by(init: int, pid: int) -> Iterator[Degradation]:
@@ -239,5 +309,9 @@ def _lost_by(init: int, pid: int) -> Iterator[Degradation]:
         yield degradation("device-numbers", who)
     if procfs.has_waiting_timer(pid):
         yield degradation("timer-overruns", who)
+    if procfs.has_timer_of_day(pid):
+        yield degradation("timer-of-day", who)
+    if (limit := resource.prlimit(pid, resource.RLIMIT_CPU)[0]) != resource.RLIM_INFINITY:
+        yield degradation("processor-limit", who, str(limit))
     if kcmp.undoes_semaphores(pid, init) and shared_memory.has_semaphores(init):
         yield degradation("semaphore-undo", who)

@@ -34,6 +34,7 @@ _FILES = {
     "secret-memory": re.compile(r"^/secretmem\b"),
     "long-path": re.compile(r"^$"),
 }
+_OF_THREADS: dict[kcmp.Part, str] = {"FS": "working directory", "FILES": "table of open files"}
 _UNUSUAL = ("anon_inode:", "/dev/", "/proc", "/secretmem")
 _IN_MEMORY = "/memfd:"
 _SEGMENT = "/SYSV"
@@ -161,6 +162,7 @@ def _of_process(pid: int, own: _Session, states: Mapping[int, TaskState]) -> Ite
     if not procfs.folder_link(pid):
         yield _known("long-path", pid)
     yield from _of_limits(pid)
+    yield from _of_threads(pid, states)
     is_mounted = _namespace(pid, "mnt") == own.mount_space
     for fd, path in procfs.open_files(pid).items():
         yield from _of_file(pid, fd, path, own.mounts if is_mounted else ())
@@ -174,6 +176,15 @@ def _of_limits(pid: int) -> Iterator[Refusal]:
             what = "open files (ulimit -n)" if narrow.kind == resource.RLIMIT_NOFILE else "memory (ulimit -v, -d)"
             said = f"{name_of(pid)} has reached its own limit of {what}, so CRIU has no room for its code in it"
             yield Refusal(pid, "narrow-limit", said, "raise the limit before the program starts, or end it")
+
+
+def _of_threads(pid: int, states: Mapping[int, TaskState]) -> Iterator[Refusal]:
+    """CRIU restores all threads with the folder and the open files of the first one."""
+    for tid in [tid for tid, task in states.items() if task.process == pid and tid != pid and task.state not in "ZX"]:
+        for part, what in _OF_THREADS.items():
+            if kcmp.has_own(pid, tid, part):
+                said = f"a thread of {name_of(pid)} has a {what} of its own (unshare), which CRIU does not keep"
+                yield Refusal(pid, "thread-parts", said, "end the process, or capture without memory: --tier respawn")
 
 
 def _of_file(pid: int, fd: int, path: str, mounted: Collection[int]) -> Iterator[Refusal]:

@@ -261,6 +261,7 @@ class ProcessesPart(Part):
         processes = taking.subject.processes()
         self._left_out = left_out.find(taking.subject.facts.init_pid, processes)
         taking.degraded += self._left_out.lost
+        taking.degraded += _restarted_clocks(taking.subject.facts.init_pid, processes)
         taking.degraded += changed_mappings.find(processes, _overlays(taking.area, taking.subject))
         self._narrow = [one for one in narrow_limits.find(processes) if not one.is_hard]
         self._left_out.settings.extend(narrow_limits.to_keep(self._narrow))
@@ -318,6 +319,18 @@ def _is_certain(taking: Taking, removed: Collection[RemovedFolder]) -> bool:
     with contextlib.suppress(OSError):  # a process has ended
         return certain.is_dumped(processes, taking.dumped)
     return False
+
+
+def _restarted_clocks(init: int, pids: Collection[int]) -> list[Degradation]:
+    """Of the programs besides pid 1 and its shell, which leads the session of a terminal."""
+    names = set()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            one = procfs.stat(pid)
+            is_shell = one.parent == init and one.session == pid and one.foreground > 0
+            if pid != init and not is_shell:
+                names.add(one.name)
+    return [degradation("clocks-restart", some_of(sorted(names)))] if names else []
 
 
 def _estimate(subject: Subject) -> int:

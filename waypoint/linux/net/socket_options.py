@@ -1,7 +1,7 @@
 """Options of sockets that CRIU's images lack: socket(7), ip(7), ipv6(7), tcp(7), udp(7), netlink(7), packet(7).
 
-The table lacks what cannot be read or set, what the kernel changes by itself (TCP_QUICKACK, TCP_WINDOW_CLAMP,
-SO_TXREHASH), and what CRIU keeps (criu/{sockets,sk-inet,sk-tcp,sk-packet}.c).
+The table lacks what cannot be read or set, what the kernel changes by itself (TCP_QUICKACK, SO_TXREHASH), and what CRIU
+keeps (criu/{sockets,sk-inet,sk-tcp,sk-packet}.c).
 """
 
 import errno
@@ -18,6 +18,7 @@ from waypoint.linux.net import netns
 
 _SOCKET, _IP, _IPV6, _TCP, _UDP, _RAW6 = 1, 0, 41, 6, 17, 255
 _PACKET, _NETLINK = 263, 270
+_HEADER_BYTES = 1024  # of an extension header of IPv6; Python reads no more
 # By the kernel's name: level, number, and the size of the value in bytes. In the order in which they are set.
 _OPTIONS = {
     "SO_TIMESTAMP": (_SOCKET, 29, 4),
@@ -44,6 +45,7 @@ _OPTIONS = {
     "SO_PASSRIGHTS": (_SOCKET, 83, 4),
     "IP_TOS": (_IP, 1, 4),
     "IP_TTL": (_IP, 2, 4),
+    "IP_OPTIONS": (_IP, 4, 40),
     "IP_RECVOPTS": (_IP, 6, 4),
     "IP_RETOPTS": (_IP, 7, 4),
     "IP_PKTINFO": (_IP, 8, 4),
@@ -76,8 +78,12 @@ _OPTIONS = {
     "IPV6_FLOWINFO_SEND": (_IPV6, 33, 4),
     "IPV6_RECVHOPLIMIT": (_IPV6, 51, 4),
     "IPV6_RECVHOPOPTS": (_IPV6, 53, 4),
+    "IPV6_HOPOPTS": (_IPV6, 54, _HEADER_BYTES),
+    "IPV6_RTHDRDSTOPTS": (_IPV6, 55, _HEADER_BYTES),
     "IPV6_RECVRTHDR": (_IPV6, 56, 4),
+    "IPV6_RTHDR": (_IPV6, 57, _HEADER_BYTES),
     "IPV6_RECVDSTOPTS": (_IPV6, 58, 4),
+    "IPV6_DSTOPTS": (_IPV6, 59, _HEADER_BYTES),
     "IPV6_RECVPATHMTU": (_IPV6, 60, 4),
     "IPV6_DONTFRAG": (_IPV6, 62, 4),
     "IPV6_RECVTCLASS": (_IPV6, 66, 4),
@@ -90,9 +96,11 @@ _OPTIONS = {
     "IPV6_UNICAST_IF": (_IPV6, 76, 4),
     "IPV6_RECVFRAGSIZE": (_IPV6, 77, 4),
     "IPV6_CHECKSUM": (_RAW6, 7, 4),
+    "TCP_MAXSEG": (_TCP, 2, 4),
     "TCP_SYNCNT": (_TCP, 7, 4),
     "TCP_LINGER2": (_TCP, 8, 4),
     "TCP_DEFER_ACCEPT": (_TCP, 9, 4),
+    "TCP_WINDOW_CLAMP": (_TCP, 10, 4),
     "TCP_CONGESTION": (_TCP, 13, 16),
     "TCP_THIN_LINEAR_TIMEOUTS": (_TCP, 16, 4),
     "TCP_USER_TIMEOUT": (_TCP, 18, 4),
@@ -119,10 +127,16 @@ _OPTIONS = {
     "PACKET_IGNORE_OUTGOING": (_PACKET, 23, 4),
     "SO_LOCK_FILTER": (_SOCKET, 44, 4),
 }
+# Of a connection the kernel gives what it uses, and CRIU keeps that.
+_OF_UNCONNECTED = frozenset({"TCP_MAXSEG", "TCP_WINDOW_CLAMP"})
 # Those that need CAP_NET_ADMIN or CAP_NET_RAW, or allow more to a caller that has it.
 _OF_ADMIN = frozenset(
     {
+        "IP_OPTIONS",
         "IP_TRANSPARENT",
+        "IPV6_DSTOPTS",
+        "IPV6_HOPOPTS",
+        "IPV6_RTHDRDSTOPTS",
         "IPV6_TRANSPARENT",
         "SO_BUSY_POLL",
         "SO_BUSY_POLL_BUDGET",
@@ -168,7 +182,7 @@ def differing(sock: socket.socket) -> dict[str, bytes]:
             now = sock.getsockopt(level, number, size)
         except OSError:  # not in this state of the socket
             continue
-        if now != value:
+        if now != value and not (name in _OF_UNCONNECTED and _is_connected(sock)):
             found[name] = now
     return found
 
@@ -220,6 +234,14 @@ def join(sock: socket.socket, level: int, device: str, kept: bytes) -> None:
     sock.setsockopt(level, _JOIN, whole[:_GROUP_BYTES])
     if _MODE.unpack_from(whole) != _EVERY_SOURCE:
         sock.setsockopt(level, _FILTER, whole)
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 @functools.cache

@@ -165,8 +165,11 @@ def bound_names(pid: int) -> dict[int, str]:
     return found
 
 
-def has_abstract_datagrams(pid: int) -> bool:
-    """Return True if the network namespace of process `pid` has a Unix datagram socket with an abstract name."""
+def has_other_senders(pid: int, inode: int) -> bool:
+    """Return True if the network namespace of process `pid` has a Unix datagram socket, besides `inode`, with an
+    abstract name, or with a path and not connected.
+    """
     with open(f"/proc/{pid}/net/unix", errors="surrogateescape") as table:
         rows = (line.split(maxsplit=7) for line in table)
-        return any(len(row) == 8 and row[4] == _DATAGRAMS and row[7].startswith("@") for row in rows)
+        named = (row for row in rows if len(row) == 8 and row[4] == _DATAGRAMS and row[6] != str(inode))
+        return any(row[7].startswith("@") or row[5] == _UNCONNECTED for row in named)

@@ -27,6 +27,11 @@ def sharing(pids: Iterable[int], part: Part) -> list[int]:
     return [other for one, other in itertools.pairwise(ordered) if not compare(one, other)]
 
 
+def has_own(pid: int, tid: int, part: Part) -> bool:
+    """Return True if thread `tid` does not share the part with process `pid`. Raises OSError if one has ended."""
+    return libc.syscall("kcmp", pid, tid, _KINDS[part], 0, 0) != 0
+
+
 def undoes_semaphores(pid: int, never: int) -> bool:
     """Return True if process `pid` may have used SEM_UNDO (semop(2)): it has done so or has, or had, several threads,
     and the process `never` has not. Raises OSError.

@@ -256,6 +256,11 @@ def has_waiting_timer(pid: int) -> bool:
     return any(words[0] in (b"SigPnd:", b"ShdPnd:") and int(words[1], 16) & wanted for words in fields if words)
 
 
+def has_timer_of_day(pid: int) -> bool:
+    """Return True if the process has a timer (timer_create(2)) on CLOCK_REALTIME."""
+    return b"ClockID: 0\n" in _read(pid, "timers")
+
+
 def is_killed(pid: int) -> bool:
     """Return True if the process has got SIGKILL and has not acted on it yet."""
     lines = (line.split() for line in _read(pid, "status").splitlines() if line.startswith((b"SigPnd:", b"ShdPnd:")))

@@ -1,9 +1,17 @@
-"""The segments of System V shared memory, and the semaphores, of an IPC namespace (proc_sysvipc(5))."""
+"""The segments of System V shared memory, the semaphores and the message queues of an IPC namespace (proc_sysvipc(5),
+mq_overview(7)).
+"""
 
 import functools
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
+from waypoint.linux.calls import libc
 from waypoint.linux.tasks import namespaces
+
+T = TypeVar("T")
+_CREATE = 6  # FSCONFIG_CMD_CREATE
 
 
 def segments(pid: int) -> dict[int, int]:
@@ -20,10 +28,32 @@ def has_semaphores(pid: int) -> bool:
     return bool(_rows(pid, "sem"))
 
 
+def message_queues(pid: int) -> list[str]:
+    """The names of the POSIX message queues in the IPC namespace of process `pid`. Takes 0.1 ms. Raises OSError."""
+    return _within(pid, _list_queues)
+
+
+def _list_queues() -> list[str]:
+    made = []
+    try:
+        made.append(libc.syscall("fsopen", b"mqueue", 0))
+        libc.syscall("fsconfig", made[0], _CREATE, None, None, 0)
+        made.append(libc.syscall("fsmount", made[0], 0, 0))
+        made.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=made[1]))
+        return os.listdir(made[2])
+    finally:
+        for one in made:
+            os.close(one)
+
+
 def _rows(pid: int, table: str) -> list[str]:
+    return _within(pid, functools.partial(_read, table))[1:]
+
+
+def _within(pid: int, work: Callable[[], T]) -> T:
     space = os.open(namespaces.path(pid, "ipc"), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return namespaces.call_within(space, functools.partial(_read, table), namespaces.CLONE_NEWIPC)[1:]
+        return namespaces.call_within(space, work, namespaces.CLONE_NEWIPC)
     finally:
         os.close(space)
 

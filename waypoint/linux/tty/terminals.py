@@ -17,6 +17,7 @@ _LOCK = struct.Struct("=4IB19s")
 _IFLAG, _OFLAG, _LFLAG = 0, 1, 3
 _TIOCGSID = 0x5429  # tcgetsid(3), which is missing in the module `os`
 _TIOCSIG = 0x40045436
+_TIOCGEXCL = 0x80045440
 
 
 class Modes(NamedTuple):
@@ -163,3 +164,13 @@ def set_attributes(fd: int, numbers: list[int], characters: list[bytes | int]) -
     """Set attributes in the form that `attributes` returns, with effect at once (TCSANOW)."""
     attributes: list[int | list[bytes | int]] = [*numbers, characters]
     termios.tcsetattr(fd, termios.TCSANOW, attributes)
+
+
+def is_exclusive(terminal: int) -> bool:
+    """Return True if nobody may open the terminal (TIOCEXCL). Raises OSError if it is none."""
+    return fcntl.ioctl(terminal, _TIOCGEXCL, bytes(4)) != bytes(4)
+
+
+def make_exclusive(terminal: int) -> None:
+    """Let nobody open the terminal. Raises OSError."""
+    fcntl.ioctl(terminal, termios.TIOCEXCL)

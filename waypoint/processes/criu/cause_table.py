@@ -149,7 +149,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "segments",
-        r"Can't dump task (?P<pid>\d+) with LDT descriptors",
+        r"Can't dump task (?P<pid>\d+) with LDT descriptors|The local descriptor table is in use",
         "a process uses memory segments of its own (modify_ldt, as Wine does for 16-bit programs)",
         _END,
     ),
@@ -190,6 +190,18 @@ CAUSES: tuple[Cause, ...] = (
         "sealed-memory",
         r"Sealed mapping",
         "a process has sealed memory (mseal), and it would not be sealed in a copy",
+        "end the process, or capture without memory: --tier respawn",
+    ),
+    Cause(
+        "time-stamp-counter",
+        r"The time stamp counter is forbidden",
+        "a process may not read the processor's time stamp counter (PR_SET_TSC), and could in a copy",
+        "end the process, or capture without memory: --tier respawn",
+    ),
+    Cause(
+        "own-system-calls",
+        r"(?P<pid>\d+) dispatches system calls",
+        "a process handles its system calls itself (PR_SET_SYSCALL_USER_DISPATCH, as Wine does)",
         "end the process, or capture without memory: --tier respawn",
     ),
     Cause(
