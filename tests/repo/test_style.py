@@ -19,6 +19,7 @@ SLEEPS: dict[str, str] = {
     "waypoint/linux/tty/unblocking.py": "measures how long a call takes",
     "waypoint/daemon/http/telling.py": "amounts of work change too often to be events",
     "waypoint/daemon/lifetime.py": "no event for a connected client that is about to send a request",
+    "waypoint/linux/tasks/process_groups.py": "no event for a process of others that stops",
     "waypoint/linux/tasks/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",
     "waypoint/linux/net/rtnetlink.py": "before Linux 6.8 no event for an interface that carries packets",
     "waypoint/linux/storage/btrfs.py": "before Linux 6.13 no event for the freed space of a deleted subvolume",

@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from waypoint.linux.calls import libc
+from waypoint.linux.calls import abilities, libc
 from waypoint.linux.calls.paths import StrPath
 from waypoint.linux.storage import descriptors
 
@@ -25,6 +25,7 @@ MS_PRIVATE = 1 << 18
 MS_SLAVE = 1 << 19
 MNT_DETACH = 2
 UMOUNT_NOFOLLOW = 8
+_LOCKED = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC  # statvfs(3) has the same numbers
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
 _AT_FDCWD = -100
@@ -94,6 +95,13 @@ def remount_bind(target: StrPath, flags: int) -> None:
     that does not own the mount, clearing a flag raises PermissionError (mount_namespaces(7), "Restrictions").
     """
     mount(None, target, None, MS_REMOUNT | MS_BIND | flags)
+
+
+def locked_flags(target: StrPath) -> int:
+    """The flags of the mount at `target` that this process must not clear in `remount_bind`. Root may clear all."""
+    if abilities.own().whole_mounts:
+        return 0
+    return os.statvfs(target).f_flag & _LOCKED
 
 
 def make_slave(path: StrPath) -> None:

@@ -11,9 +11,11 @@ import errno
 import os
 import stat
 
+from waypoint.linux.calls import abilities
 from waypoint.model.errors import HostLacks
 from waypoint.model.paths import quoted
 
+_NOBODY = 65_534  # the kernel's overflow id
 _MAX_LINKS = 40  # the kernel's own limit on symbolic links in one path: path_resolution(7)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ELSEWHERE = (
@@ -76,6 +78,13 @@ def _walk(home: str) -> int:
     return here
 
 
+def _root() -> int:
+    """The id that root's files have here. In the user namespace of a home without root, every user but its own has the
+    id nobody: the supervisor has checked the path before it entered that namespace.
+    """
+    return 0 if abilities.own().owners else _NOBODY
+
+
 def _parts(path: str) -> list[str]:
     """The parts of `path`, the last one first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
@@ -104,6 +113,6 @@ def _check(home: str, path: str, facts: os.stat_result, *, may_be_sticky: bool) 
 
 
 def _check_owner(home: str, path: str, facts: os.stat_result) -> None:
-    if facts.st_uid not in (0, os.geteuid()):
+    if facts.st_uid not in (_root(), os.geteuid()):
         said = f"{path} belongs to user {facts.st_uid}, who could change or replace it"
         raise HostLacks("use", f"the home {home}", said, _ELSEWHERE)

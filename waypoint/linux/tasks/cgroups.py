@@ -3,6 +3,9 @@
 Freezing and killing use cgroup2, which every supported host mounts (some only for systemd). The controllers are in
 cgroup2, too (unified hosts), or in the version 1 hierarchies (hybrid hosts). Sources: cgroups(7), the kernel's
 admin-guide/cgroup-v2.rst and cgroup-v1/.
+
+Where a user gets no control groups, process_groups.py takes the place of cgroup2 for freezing, killing and membership.
+A path tells which of them a group is.
 """
 
 import contextlib
@@ -16,7 +19,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from waypoint.linux.storage.mounts import read_mounts
-from waypoint.linux.tasks import signals
+from waypoint.linux.tasks import process_groups, procfs, signals
 
 EVENT_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 30.0  # killed processes end after their disk operations: 5 s were too few beside 12 busy sessions
@@ -99,6 +102,9 @@ def delegate(parent: str, controllers: tuple[str, ...]) -> list[str]:
 
 def enter(path: str) -> None:
     """Move the calling process into the group at `path`, with all its threads."""
+    if process_groups.is_one(path):
+        process_groups.add(path, os.getpid())
+        return
     write(path, "cgroup.procs", "0")
 
 
@@ -124,12 +130,23 @@ def members(path: str) -> list[int]:
     """Return the pids, in the caller's pid namespace, of the processes in the group and in the groups below. Empty if
     the group does not exist.
     """
+    if process_groups.is_one(path):
+        return process_groups.members(path)
     return _listed(path, "cgroup.procs")
 
 
 def threads(path: str) -> list[int]:
     """Like `members`, but the ids of all their threads."""
+    if process_groups.is_one(path):
+        return [tid for pid in members(path) for tid in _threads(pid)]
     return _listed(path, "cgroup.threads")
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return procfs.threads(pid)
+    except ProcessLookupError:
+        return []
 
 
 def _listed(path: str, name: str) -> list[int]:
@@ -175,6 +192,9 @@ def freeze(path: str) -> None:
 
     Raises TimeoutError after EVENT_TIMEOUT_S seconds; the kernel then continues to freeze the group.
     """
+    if process_groups.is_one(path):
+        process_groups.freeze(path, EVENT_TIMEOUT_S)
+        return
     hold_frozen(path)
     _wait_event(path, "frozen 1")
 
@@ -188,11 +208,17 @@ def hold_frozen(path: str) -> None:
     """Let the kernel freeze every process of the cgroup2 group, and do not wait for it. A process that a tracer has
     stopped is frozen when the tracer continues it, detaches or dies.
     """
+    if process_groups.is_one(path):
+        process_groups.freeze(path, EVENT_TIMEOUT_S)
+        return
     write(path, "cgroup.freeze", "1")
 
 
 def thaw(path: str) -> None:
     """Let the processes of the cgroup2 group run again. Raises no error if the group does not exist."""
+    if process_groups.is_one(path):
+        process_groups.thaw(path)
+        return
     with _unless_gone():
         write(path, "cgroup.freeze", "0")
 
@@ -200,7 +226,10 @@ def thaw(path: str) -> None:
 @contextlib.contextmanager
 def frozen(path: str) -> Iterator[None]:
     """Freeze the group inside the `with` block. A group that was frozen before the block stays frozen after it."""
-    was_frozen = read(path, "cgroup.freeze").strip() == "1"
+    if process_groups.is_one(path):
+        was_frozen = process_groups.is_frozen(path)
+    else:
+        was_frozen = read(path, "cgroup.freeze").strip() == "1"
     freeze(path)
     try:
         yield
@@ -220,6 +249,9 @@ def end(path: str) -> None:
     at once (Linux 6.18, kernel/cgroup/cgroup.c, `kill_seq`). A new group at the same path, or below a killed group, can
     be used.
     """
+    if process_groups.is_one(path):
+        process_groups.end(path, _END_TIMEOUT_S)
+        return
     with _unless_gone():
         if "populated 1" in read(path, "cgroup.events"):
             count = len(members(path))
@@ -245,6 +277,8 @@ def twins(path: str) -> list[str]:
     """Return the groups of the version 1 hierarchies that correspond to the cgroup2 group at `path`: each has the same
     path below its hierarchy's mount point.
     """
+    if process_groups.is_one(path):
+        return []
     hierarchies = find_hierarchies()
     within = path.removeprefix(hierarchies.unified)
     roots = sorted({*hierarchies.legacy.values()})
@@ -256,6 +290,8 @@ def confine(path: str, *, depth: int, groups: int | None = None) -> None:
     needed since a session whose root is the host's root can create groups in its own group, and each takes kernel
     memory.
     """
+    if process_groups.is_one(path):
+        return
     write(path, "cgroup.max.depth", str(depth))
     if groups is not None:
         write(path, "cgroup.max.descendants", str(groups))
@@ -272,8 +308,19 @@ def _kill(path: str) -> None:
 
 def wait_empty(path: str, timeout_s: float = EVENT_TIMEOUT_S) -> None:
     """Block until the group has no process or does not exist. Raises TimeoutError after `timeout_s` seconds."""
+    if process_groups.is_one(path):
+        process_groups.wait_empty(path, timeout_s)
+        return
     with contextlib.suppress(FileNotFoundError):
         _wait_event(path, "populated 0", timeout_s)
+
+
+def note_first(path: str, pid: int) -> None:
+    """Note that the process, whose parent is in the group, is the first of a session. In cgroup2 it is a member
+    already.
+    """
+    if process_groups.is_one(path):
+        process_groups.add(path, pid)
 
 
 def remove(path: str) -> None:
@@ -286,6 +333,8 @@ def memory_bytes(path: str) -> int | None:
     """Return the bytes that the memory controller (of either version) charges to the group, or None without that
     controller.
     """
+    if process_groups.is_one(path):
+        return process_groups.memory_bytes(path)
     for name in ("memory.current", "memory.usage_in_bytes"):
         with contextlib.suppress(FileNotFoundError):
             return int(read(path, name))
@@ -316,6 +365,8 @@ def free_processes(path: str) -> int | None:
 
 def _limits(path: str, name: str) -> Iterator[tuple[str, int]]:
     """The groups, from `path` upwards, that have the limit `name`, and the limit."""
+    if process_groups.is_one(path):
+        return
     root = find_hierarchies().unified
     while path.startswith(root):
         with contextlib.suppress(FileNotFoundError, ValueError):  # the controller is not enabled; "max"
@@ -350,6 +401,8 @@ def cpu_usec(path: str) -> int:
 
     This reads cpu.stat, which needs no controller.
     """
+    if process_groups.is_one(path):
+        return process_groups.cpu_usec(path)
     try:
         for line in read(path, "cpu.stat").splitlines():
             name, _, value = line.partition(" ")

@@ -13,7 +13,7 @@ import signal
 import struct
 
 from waypoint.linux.calls import libc
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks import cgroups, process_groups
 
 _CLONE_INTO_CGROUP = 0x200000000
 _REFUGE = "waypoint-launcher-"
@@ -37,6 +37,11 @@ def fork_into(group: str) -> int:
     group. clone3 does not support the version 1 groups (`cgroups.twins`), so another process moves the child into
     these. The child must call `wait_entered` before it forks or executes a program.
     """
+    if process_groups.is_one(group):
+        pid = os.fork()
+        if pid == 0:
+            cgroups.enter(group)
+        return pid
     fd = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         pid = _clone(_CLONE_ARGS.pack(_CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, fd))

@@ -110,7 +110,7 @@ def _holds(pid: int, path: str) -> bool:
     """Return True if the process has an open file description that holds the flock(2) of the file `path`. The process
     may have inherited the description, so /proc/locks does not help: it shows only the process that acquired the lock.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # it has just ended
         file = os.stat(path)
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):  # the process has closed it

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from waypoint.linux.calls import libc
+from waypoint.linux.calls import abilities, libc
 
 T = TypeVar("T")
 
@@ -117,13 +117,29 @@ def open_own(kind: str) -> int:
 
 def map_ids(pid: int, lines: str) -> None:
     """Write `lines` as the map of user ids and as the map of group ids of the user namespace that process `pid` has
-    just created.
+    just created. `lines` "": the namespace gets the ids of the caller's namespace.
 
     The caller needs CAP_SETUID and CAP_SETGID in the parent namespace. The kernel lets each map be written once.
     """
     for which in ("uid_map", "gid_map"):
+        content = lines or _same_ids(which)
         with open(f"/proc/{pid}/{which}", "w") as file:
-            file.write(lines)
+            file.write(content)
+
+
+def _same_ids(which: str) -> str:
+    with open(f"/proc/self/{which}") as file:
+        ranges = [line.split() for line in file]
+    return "".join(f"{inside} {inside} {count}\n" for inside, _outside, count in ranges)
+
+
+def become_root() -> None:
+    """Become root of the user namespace, in which the caller has all capabilities. A namespace with only its user's id
+    has no root: then the caller keeps its ids and capabilities.
+    """
+    if abilities.own().owners:
+        os.setgid(0)
+        os.setuid(0)
 
 
 def merge_memory() -> None:

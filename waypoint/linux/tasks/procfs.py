@@ -272,9 +272,11 @@ def processor_ns(pid: int) -> int:
     return int(_read(pid, "schedstat").split()[0])
 
 
-def children(pid: int) -> list[int]:
-    """Return the pids of the children of the process's main thread, including zombies. A shell has no other threads."""
-    return [int(word) for word in _read(pid, f"task/{pid}/children").split()]
+def children(pid: int, thread: int = 0) -> list[int]:
+    """Return the pids of the children of a thread of the process, including zombies. `thread` 0: the main thread. A
+    shell has no other threads.
+    """
+    return [int(word) for word in _read(pid, f"task/{thread or pid}/children").split()]
 
 
 def _read(pid: int, name: str, limit: int = sys.maxsize) -> bytes:
