@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.upper.pool_homes import MIB
 from waypoint.linux.storage import filesystem
-from waypoint.upper.copy_pool import SEALED
+from waypoint.upper.marks import SEALED
 
 ODD_NAMES = [
     b"new\nline",

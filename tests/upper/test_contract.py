@@ -15,8 +15,8 @@ from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import btrfs, btrfs_sharing, mounts
 from waypoint.model.errors import Failed, StateConflict, UnknownName
 from waypoint.upper.contract import GrowthOutcome, Pool
-from waypoint.upper.copy_pool import SEALED
 from waypoint.upper.loop_pool import LoopPool
+from waypoint.upper.marks import SEALED
 from waypoint.upper.open_pool import open_pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]

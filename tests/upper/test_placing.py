@@ -7,7 +7,7 @@ import pytest
 
 from waypoint.linux.storage.filesystem import WHITEOUT_DEVICE
 from waypoint.upper import layout
-from waypoint.upper.changes import OPAQUE, REDIRECT
+from waypoint.upper.marks import OPAQUE, REDIRECT
 from waypoint.upper.placing import Occupied, Where, place
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root")]

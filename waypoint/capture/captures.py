@@ -299,7 +299,7 @@ class Captures:
         try:
             taking.program = self._find_criu()
         except HostLacks as error:
-            taking.why_no_criu = error.said
+            taking.no_criu = survey.no_criu(error)
         else:
             taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid))
             taking.copied = self._copies_of(facts.cgroup) if taking.program.key else None
@@ -316,8 +316,8 @@ class Captures:
         try:
             self._find_criu()
         except HostLacks as error:
-            return survey.survey(self._area, subject, error.said)
-        return survey.survey(self._area, subject, "")
+            return survey.survey(self._area, subject, survey.no_criu(error))
+        return survey.survey(self._area, subject, None)
 
     def ask_shell(self, subject: Subject) -> ShellLayer | None:
         """Return the state of the shell of a session that is about to end, to be given to `seal`. Blocks."""

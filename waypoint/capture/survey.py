@@ -9,7 +9,7 @@ from waypoint.capture.layers.layer import Area
 from waypoint.capture.layers.processes import find_watches
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import CannotCapture
+from waypoint.model.errors import CannotCapture, HostLacks
 from waypoint.model.records import Tier
 from waypoint.model.session_facts import SurveyedProcess
 from waypoint.processes import freeze, refusals, watches
@@ -28,16 +28,23 @@ def check_refused(area: Area, subject: Subject) -> None:
     watches.check_number(init, pids)
 
 
-def survey(area: Area, subject: Subject, why_no_criu: str) -> list[SurveyedProcess]:
-    """Survey the processes of a live session, without a pause. `why_no_criu`: why no CRIU works; "" if one does. CRIU
+def no_criu(error: HostLacks) -> CannotCapture:
+    """The error for processes that cannot be dumped because of `error`: no CRIU works, or it has no rights."""
+    is_certain = error.code == "no-root"
+    next_step = error.next_step if is_certain else "see 'waypoint doctor'"
+    return CannotCapture("dump", "the processes", error.said, next_step, code=error.code if is_certain else "no-criu")
+
+
+def survey(area: Area, subject: Subject, lacking: CannotCapture | None) -> list[SurveyedProcess]:
+    """Survey the processes of a live session, without a pause. `lacking`: why no CRIU works; None if one does. CRIU
     itself may find more reasons (waypoint/processes/refusals.py).
     """
     init, pids = subject.facts.init_pid, subject.processes()
     found = {one.pid: one for one in reversed(list(_refusals(area, subject, pids)))}
-    if why_no_criu:
-        found[init] = Refusal(init, "no-criu", why_no_criu, "see 'waypoint doctor'")
+    if lacking is not None:
+        found[init] = _of_error(init, lacking)
     rows: list[SurveyedProcess] = []
-    tier: Tier = "respawn" if why_no_criu else "live"
+    tier: Tier = "respawn" if lacking is not None else "live"
     for pid in pids:
         with contextlib.suppress(OSError):  # the process has ended
             command = command_line(procfs.command_line(pid)) or procfs.stat(pid).name

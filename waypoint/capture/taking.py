@@ -73,7 +73,8 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     refuses.
     """
     if taking.criu is None:
-        raise CannotCapture("dump", "the processes", taking.why_no_criu, "see 'waypoint doctor'", code="no-criu")
+        assert taking.no_criu is not None
+        raise taking.no_criu
     subject = taking.subject
     check_refused(taking.area, subject)
     taking.options.on_accepted()

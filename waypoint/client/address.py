@@ -4,12 +4,12 @@ import os
 
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import DEFAULT_BRANCH, is_name, parse_name
-from waypoint.model.paths import SYSTEM_HOME, WRAPPER
+from waypoint.model.paths import RUNTIME_LINK, SYSTEM_HOME, WRAPPER, may_exist, socket_path
 
 
 def find_home(asked: str | None = None) -> str:
     """The real path of the home: `asked`, else $WAYPOINT_HOME, else the user's own home if it has been set up, else the
-    machine's. The home need not exist.
+    machine's. A user who is not root gets an own home if the machine has none. The home need not exist.
     """
     named = asked or os.environ.get("WAYPOINT_HOME")
     if named:
@@ -18,10 +18,18 @@ def find_home(asked: str | None = None) -> str:
         except OSError as error:  # a link that cannot be followed, such as /proc/1/root
             raise UsageProblem("use", f"the home {named}", error.strerror or "", "name another directory") from error
     if os.geteuid() != 0:
-        own = os.path.expanduser("~/.local/share/waypoint")
-        if os.path.exists(f"{own}/config.json"):
+        own = own_home()
+        # An own home that works without root has this link. The machine's home is better, if this user may use it.
+        is_second = os.path.islink(f"{own}/{RUNTIME_LINK}") and os.access(socket_path(SYSTEM_HOME), os.W_OK)
+        if not is_second and (os.path.exists(f"{own}/config.json") or not may_exist(SYSTEM_HOME)):
             return os.path.realpath(own)
     return os.path.realpath(SYSTEM_HOME)
+
+
+def own_home() -> str:
+    """The path of the home of a user who is not root. It need not exist."""
+    data = os.environ.get("XDG_DATA_HOME", "")
+    return f"{data if data.startswith('/') else os.path.expanduser('~/.local/share')}/waypoint"
 
 
 def pick_branch(asked: str | None = None) -> str:

@@ -9,10 +9,17 @@ import subprocess
 import sys
 import time
 
-from waypoint.client.address import is_inside_session
+from waypoint.client.address import is_inside_session, own_home
 from waypoint.client.wire import Wait
 from waypoint.model.errors import Failed, HostLacks, from_json
-from waypoint.model.paths import as_root, config_path, is_config_of_home, spelled
+from waypoint.model.paths import (
+    SET_UP_BY_ROOT,
+    WITHOUT_ROOT,
+    as_root,
+    config_path,
+    is_config_of_home,
+    spelled,
+)
 
 READY_S = 60.0  # how long the supervisor may take to report; it may wait for another one to end
 SUPERVISOR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "daemon", "supervisor.py")
@@ -29,7 +36,9 @@ def start_daemon(home: str) -> int:
         raise HostLacks(
             "reach", on, "it cannot be reached from inside a session", "run the command outside of the session"
         )
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and home == os.path.realpath(own_home()):
+        _make_own(home)
+    if os.geteuid() != 0 and not is_without_root(home):
         raise HostLacks(
             "start",
             on,
@@ -61,6 +70,47 @@ def start_daemon(home: str) -> int:
         said = words.removeprefix("error ").strip() or "the supervisor ended without a message"
         raise Failed("start", on, said, f"see the daemon's log: {spelled(home, 'daemon', 'logs')}")
     return int(words.removeprefix("ready "))
+
+
+def _make_own(home: str) -> None:
+    """Make the home of an ordinary user who needs no root, if it is missing. Root's setup makes all others."""
+    import json
+
+    from waypoint.model.paths import home_id
+
+    uid = os.getuid()
+    config = {"format": 1, "home_id": home_id(home), "owner_uid": uid, "group_gid": None, "trusted_uid": uid}
+    config |= {WITHOUT_ROOT: uid, "ids": {"first": 0}}
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        if not os.listdir(home):
+            aside = f"{config_path(home)}.{os.getpid()}"
+            with open(aside, "x") as file:
+                file.write(json.dumps(config, indent=1) + "\n")
+            os.rename(aside, config_path(home))
+            _say_what_root_adds(home)
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise HostLacks("make", f"the home {home}", said, SET_UP_BY_ROOT) from error
+
+
+def _say_what_root_adds(home: str) -> None:
+    sys.stderr.write(
+        f"waypoint: made {home}, which works without root: checkpoints keep files, shells and the command lines of "
+        f"programs; root would add their memory (CRIU), limits, ports and fast snapshots: {SET_UP_BY_ROOT}\n"
+    )
+
+
+def is_without_root(home: str) -> bool:
+    """Whether the daemon of the home runs as this user, without root."""
+    import json
+
+    try:
+        with open(config_path(home), "rb") as file:
+            config = json.load(file)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get(WITHOUT_ROOT) == os.getuid()
 
 
 def _check_is_home(home: str, on: str) -> None:

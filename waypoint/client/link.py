@@ -75,10 +75,9 @@ def reach(home: str, act: "Callable[[str], T]") -> "T":
 
     Raises HostLacks if no daemon can be started or this user may not use it, Failed if each started daemon exits.
     """
-    path = socket_path(home)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            return act(path)
+            return act(socket_path(home))  # the first start of a home without root decides where the socket is
         except (FileNotFoundError, ConnectionRefusedError) as error:
             # A daemon may be stopped between its start and this call, so try more than once.
             if attempt == START_ATTEMPTS:

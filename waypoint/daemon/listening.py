@@ -10,22 +10,59 @@ import os
 import socket
 
 from waypoint.linux.storage import files
-from waypoint.model.paths import RUNTIME, RUNTIME_MODE, config_path, runtime_folder, socket_path
+from waypoint.model.paths import (
+    RUNTIME,
+    RUNTIME_LINK,
+    RUNTIME_MODE,
+    WITHOUT_ROOT,
+    config_path,
+    home_id,
+    runtime_folder,
+    socket_path,
+)
 
 BACKLOG = 512
 
 
-def make_runtime_folder(home: str) -> None:
+def make_runtime_folder(home: str, given: str = "") -> None:
     """Make /run/waypoint and the home's folder in it, mode 0711: other users may reach the socket but not list the
-    folders.
+    folders. A home without root has its folder below that of its user, mode 0700. `given`: the value of
+    XDG_RUNTIME_DIR.
 
     Raises OSError; PermissionError if one of them belongs to another user or others may write to it.
     """
-    for folder in (RUNTIME, runtime_folder(home)):
-        files.make_folder(folder, RUNTIME_MODE)
+    above, mode = RUNTIME, RUNTIME_MODE
+    if is_without_root(home):
+        above, mode = _own_runtime(home, given), 0o700
+    for folder in (above, runtime_folder(home)):
+        files.make_folder(folder, mode)
         found = os.lstat(folder)
         if found.st_uid != os.geteuid() or found.st_mode & 0o170022 != 0o040000:
             raise PermissionError(1, "not a folder that only this user can write to", folder)
+
+
+def is_without_root(home: str) -> bool:
+    """Whether the home's config.json says that its daemon runs as this process's user, who is not root."""
+    try:
+        return _config(home).get(WITHOUT_ROOT) == os.geteuid() != 0
+    except ValueError:  # `listen` reports it
+        return False
+
+
+def _own_runtime(home: str, given: str) -> str:
+    """Choose the folder above the home's runtime folder, and note it in the home. The choice stays as long as the
+    folder exists, whatever the caller's environment: a session may run with it.
+    """
+    link = f"{home}/{RUNTIME_LINK}"
+    if os.path.isdir(link):
+        return os.path.dirname(os.readlink(link))
+    uid = os.geteuid()
+    is_ours = given.startswith("/") and os.path.isdir(given) and os.stat(given).st_uid == uid
+    above = f"{given}/waypoint" if is_ours else f"/tmp/waypoint-{uid}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(link)
+    os.symlink(f"{above}/{home_id(home)}", link)
+    return above
 
 
 def listen(home: str) -> socket.socket:
@@ -85,11 +122,16 @@ def is_served(home: str) -> bool:
 
 def _who_may_connect(home: str) -> tuple[int, int | None]:
     """The ids of owner and group (None: no group) of the socket. Raises ValueError for a broken config.json."""
+    config = _config(home)
+    owner, group = config.get("owner_uid"), config.get("group_gid")
+    return (owner if isinstance(owner, int) else os.geteuid()), (group if isinstance(group, int) else None)
+
+
+def _config(home: str) -> dict[str, object]:
     try:
         config = json.loads(files.read_own(config_path(home)))
     except FileNotFoundError:
-        config = {}
+        return {}
     if not isinstance(config, dict):
         raise ValueError(f"{home}/config.json is not a JSON object")
-    owner, group = config.get("owner_uid"), config.get("group_gid")
-    return (owner if isinstance(owner, int) else os.geteuid()), (group if isinstance(group, int) else None)
+    return config

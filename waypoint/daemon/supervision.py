@@ -25,7 +25,14 @@ from waypoint.daemon.siblings import MAX_QUICK_DEATHS, Patience
 from waypoint.linux.storage import files, ownership
 from waypoint.linux.tasks import lock_holder, pidfd
 from waypoint.model.errors import HostLacks
-from waypoint.model.paths import daemon_lock_path, log_path, start_lock_path, supervisor_lock_path
+from waypoint.model.paths import (
+    SET_UP_BY_ROOT,
+    daemon_lock_path,
+    log_path,
+    runtime_folder,
+    start_lock_path,
+    supervisor_lock_path,
+)
 
 # Seconds for another supervisor to end after it was asked to, because its socket no longer has a name, so that no
 # client can reach it.
@@ -50,7 +57,7 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
         _enter_mounts(mounts_fd)
         if listen_fd < 0:
             ownership.check_home(home)
-        with _start_lock_held(home):
+        with _start_lock_held(home, environ.get("XDG_RUNTIME_DIR", "")):
             open_log(home)  # only now, so that no log is made in a home that is just being removed
             lock_fd = _lock(home)
             if lock_fd < 0:
@@ -63,6 +70,8 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
             lock_holder.sign(lock_fd)
             if listen_fd < 0:
                 _end_lost_daemon(home)
+                if listening.is_without_root(home):
+                    _enter_own_namespace(home)
             listener = socket.socket(fileno=listen_fd) if listen_fd >= 0 else listening.listen(home)
             _report(ready_fd, f"ready {os.getpid()}")
     except HostLacks as refused:
@@ -87,6 +96,18 @@ def _enter_mounts(mounts_fd: int) -> None:
 
         namespaces.setns(mounts_fd, namespaces.CLONE_NEWNS)
         os.close(mounts_fd)
+
+
+def _enter_own_namespace(home: str) -> None:
+    """Enter the user namespace in which everything of a home without root runs. Raises HostLacks."""
+    from waypoint.linux.tasks import own_namespace, process_groups  # imports ctypes: not for a supervisor of root
+
+    folder = f"{runtime_folder(home)}/{process_groups.FOLDER}"
+    try:
+        own_namespace.enter(process_groups.members(folder))
+    except OSError as error:
+        said = f"this machine gives an ordinary user no user namespace: {error.strerror}"
+        raise HostLacks("start", f"the daemon of {home}", said, SET_UP_BY_ROOT, code="no-user-namespaces") from error
 
 
 class Supervisor:
@@ -196,13 +217,15 @@ def _has_byte(pipe: int) -> bool:
 
 
 @contextlib.contextmanager
-def _start_lock_held(home: str) -> Iterator[None]:
-    """Hold the home's start lock for the `with`: supervisors start one at a time."""
+def _start_lock_held(home: str, runtime: str) -> Iterator[None]:
+    """Hold the home's start lock for the `with`: supervisors start one at a time. `runtime`: the value of
+    XDG_RUNTIME_DIR.
+    """
     lock_fd = -1
     while lock_fd < 0:
         if not os.path.isdir(home):
             raise FileNotFoundError(errno.ENOENT, "there is no such home", home)
-        listening.make_runtime_folder(home)
+        listening.make_runtime_folder(home, runtime)
         # While this process waits for the lock, the folder may be removed as that of a home that did not exist.
         with contextlib.suppress(FileNotFoundError):
             lock_fd = files.lock(start_lock_path(home), wait=True)

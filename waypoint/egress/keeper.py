@@ -12,7 +12,7 @@ import sys
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from waypoint.linux.tasks import lock_holder, pidfd, procfs
+from waypoint.linux.tasks import lock_holder, pidfd, process_groups, procfs
 from waypoint.model.paths import (
     DAEMON_GROUP,
     daemon_lock_path,
@@ -45,6 +45,8 @@ def runs_sessions(group: str) -> bool:
     """Whether a process runs in a session's cgroup. `group`: the home's cgroup, which is above those of its sessions.
     The daemon's own cgroup may be there, too; it contains the router.
     """
+    if process_groups.is_one(group):
+        return bool(process_groups.members(group))
     try:
         names = os.listdir(group)
     except FileNotFoundError:

@@ -5,7 +5,7 @@ fork. In the router, each session has a different address, which depends on its 
 addresses of packets from and to a session. The machine's network sees only ordinary sockets of pasta(1).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from waypoint.linux.net.rtnetlink import PairEnd, Prefix
 
@@ -15,6 +15,7 @@ RESOLVER = "10.77.0.1"
 OUT = "out"  # the router's interface to pasta
 PASTA = ("-a", "10.77.1.2", "-n", "30", "-g", "10.77.1.1", "--dns-forward", RESOLVER)
 PASTA_IPV6 = ("-a", "fd10:77:1::2", "-g", "fd10:77:1::1")
+_PART = 1000  # elements of a set in one message
 INDICES = range(1, 2048)  # indices of sessions that may reach all public addresses
 LISTED = range(2048, 4096)  # indices of sessions that may reach only the networks in their --allow-net
 MOST_CONNECTIONS = 1024  # the limit for one session at a time
@@ -125,16 +126,27 @@ chain refuse {{
 """
 
 
-def rules(host: Iterable[str]) -> str:
-    """Return the nft commands with the rules of a new router. `host`: the machine's networks, which are refused."""
-    return f"table inet waypoint {{\n{''.join(_sets())}{_CHAINS}}}\n{tell_host(host)}\n"
+def rules(host: Iterable[str]) -> list[str]:
+    """Return the nft commands with the rules of a new router, in parts: without root, the kernel takes no long message.
+    `host`: the machine's networks, which are refused.
+    """
+    first = f"table inet waypoint {{\n{''.join(_sets())}{_CHAINS}}}\n{tell_host(host)}\n"
+    return [first, *(_own(version, part) for version in (4, 6) for part in _batched((*INDICES, *LISTED), _PART))]
+
+
+def _own(version: int, indices: Iterable[int]) -> str:
+    own = ", ".join(f"{router_end(i).name} : {own_addresses(i)[version == 6]}" for i in indices)
+    return f"add element inet waypoint own{version} {{ {own} }}\n"
+
+
+def _batched(indices: Sequence[int], size: int) -> Iterable[Sequence[int]]:
+    return (indices[place : place + size] for place in range(0, len(indices), size))
 
 
 def _sets() -> Iterable[str]:
     for version, kind in ((4, "ipv4_addr"), (6, "ipv6_addr")):
-        own = ", ".join(f"{router_end(i).name} : {own_addresses(i)[version == 6]}" for i in (*INDICES, *LISTED))
         closed = ", ".join(one for one in CLOSED if is_ipv6(one) is (version == 6))
-        yield f"map own{version} {{ type ifname : {kind}; elements = {{ {own} }}; }}\n"
+        yield f"map own{version} {{ type ifname : {kind}; }}\n"
         yield f"set closed{version} {{ type {kind}; flags interval; elements = {{ {closed} }}; }}\n"
         yield f"set open{version} {{ type ifname . {kind}; flags interval; }}\n"
         yield f"set host{version} {{ type {kind}; flags interval; auto-merge; }}\n"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from waypoint.egress import plan, session_side, stale_connections
 from waypoint.egress.keeper import NOTE, note_of
 from waypoint.egress.programs import run_module
-from waypoint.linux.calls import programs
+from waypoint.linux.calls import abilities, programs
 from waypoint.linux.net import netns, network, rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
 from waypoint.linux.storage import files
@@ -43,12 +43,15 @@ class Guest(NamedTuple):
 class Router:
     """A running router. Its methods block, and raise OSError, also if the session has ended."""
 
-    def __init__(self, pid: int, *, ipv6: bool) -> None:
+    def __init__(self, pid: int, *, ipv6: bool, holder: int = 0) -> None:
+        """`pid`: of pasta. `holder`: the pid of a process in the router's network namespace, which this ends; 0: pasta
+        shows its namespace.
+        """
         self.pidfd = pidfd.open(pid)
         self._ipv6 = ipv6
         self._namespace = -1
         try:
-            self._namespace = netns.open_held_by(pid)
+            self._namespace = _take_from(holder) if holder else netns.open_held_by(pid)
             self._route = netns.work_within(self._namespace, RouteSocket)
         except BaseException:
             self.close()
@@ -67,7 +70,9 @@ class Router:
             network.write_setting("ipv4/conf/all/accept_source_route", "0")
             with contextlib.suppress(FileNotFoundError):
                 network.write_setting("ipv6/conf/all/forwarding", "1")
-            _nft(["-f", "-"], plan.rules(host))  # this loads conntrack
+            parts = plan.rules(host)
+            for commands in ["".join(parts)] if abilities.own().owners else parts:
+                _nft(["-f", "-"], commands)  # this loads conntrack
             for name, seconds in plan.CONNTRACK.items():
                 network.write_setting(f"netfilter/nf_conntrack_{name}", str(seconds))
             with RouteSocket() as route:  # refuse packets to sessions that have ended
@@ -183,6 +188,16 @@ class Router:
         raise OSError(0, f"the router already has {len(indices)} sessions, and can connect no more")
 
 
+def _take_from(holder: int) -> int:
+    """Open the network namespace of the process, and end it."""
+    handle = pidfd.open(holder)
+    try:
+        return netns.open_of(holder)
+    finally:
+        pidfd.send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+
+
 def why_not() -> str:
     """Name the programs that a router needs and that are missing, in words. "" if all exist."""
     lacking = [f"{name} (package {package})" for name, package in _PROGRAMS.items() if programs.find(name) is None]
@@ -217,10 +232,10 @@ def make(place: Place, host: Iterable[str]) -> Router:
         raise OSError(0, said)
     runtime = place.runtime
     end(runtime)
-    pid, ipv6 = _run_pasta(place)
+    pid, ipv6, holder = _run_pasta(place)
     note = note_of(pid, procfs.start_ticks(pid), ipv6=ipv6)
     files.publish(str(runtime / NOTE), note.encode(), durable=False)
-    router = Router(pid, ipv6=ipv6)
+    router = Router(pid, ipv6=ipv6, holder=holder)
     try:
         router.set_up(host)
     except BaseException:
@@ -247,11 +262,11 @@ def _noted(runtime: Path) -> int:
     return 0
 
 
-def _run_pasta(place: Place) -> tuple[int, bool]:
+def _run_pasta(place: Place) -> tuple[int, bool, int]:
     mounts_fd = -1 if place.mounts_fd is None else place.mounts_fd
     words = [str(place.owner), str(mounts_fd), str(place.home), place.group]
-    pid, ipv6 = run_module("pasta", words, [mounts_fd]).split()
-    return int(pid), ipv6 == "1"
+    pid, ipv6, holder = run_module("pasta", words, [mounts_fd]).split()
+    return int(pid), ipv6 == "1", int(holder)
 
 
 def _nft(words: list[str], commands: str = "") -> str:

@@ -34,8 +34,7 @@ def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
         namespaces.setns(pidfd, kinds)
         # The time namespace last: setns(2) requires capabilities in the user namespace that owns it.
         namespaces.setns(pidfd, namespaces.CLONE_NEWTIME)
-        os.setgid(0)
-        os.setuid(0)
+        namespaces.become_root()
         wait_entered()
         _go_to_pid_1(ask)
         os.setsid()

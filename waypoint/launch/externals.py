@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.launch.spec import BindMount, MemoryMount, Overlay, StartSpec
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import access, beneath, idmapped, mounts
 from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.storage.mounts import MS_NODEV, MS_NOSUID, MS_RDONLY, MountRecord
@@ -37,6 +38,8 @@ NULL, NOTHING = "/dev/null", "/dev/.empty"
 # which may change. With xino, stat(2) reports the same device and inode as the kernel's list of watched files
 # (inotify), which CRIU compares.
 OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=on,nfs_export=off"
+# Without root overlayfs keeps its marks in attributes user.*, and cannot redirect.
+_ORDINARY_OPTIONS = "userxattr,index=off,metacopy=off,redirect_dir=nofollow,xino=on,nfs_export=off"
 
 
 class FromOutside:
@@ -54,6 +57,8 @@ class FromOutside:
 
     def creating(self) -> contextlib.AbstractContextManager[None]:
         """In the `with` block, files that the caller creates belong to the session's root."""
+        if not self._ids.is_shifted:
+            return contextlib.nullcontext()
         return idmapped.acting_as(self._ids.first, self._ids.first)
 
     def make_place(self, item: BindMount, merged: str) -> None:
@@ -92,7 +97,7 @@ class FromOutside:
                 mounts.bind(origin, point)
         flags = (0 if item.device_nodes else MS_NODEV) | (MS_RDONLY if item.readonly else 0)
         with place.opened() as mounted:
-            mounts.remount_bind(mounted, flags | MS_NOSUID)
+            mounts.remount_bind(mounted, flags | MS_NOSUID | mounts.locked_flags(mounted))
 
     @contextlib.contextmanager
     def _origin(self, item: BindMount) -> Iterator[str]:
@@ -111,9 +116,9 @@ class FromOutside:
 
     def memory(self, memory: MemoryMount, place: MountPlace) -> None:
         """Mount `memory` at `place` and copy its content there."""
-        root = self._ids.first
+        root = f"uid={self._ids.first},gid={self._ids.first}," if self._ids.is_shifted else ""
         with place.opened() as point:
-            options = f"mode=1777,uid={root},gid={root},size={memory.size_bytes},nr_inodes={memory.files}"
+            options = f"mode=1777,{root}size={memory.size_bytes},nr_inodes={memory.files}"
             mounts.mount("tmpfs", point, "tmpfs", MS_NOSUID | MS_NODEV, options)
         if not memory.content:
             return
@@ -135,7 +140,7 @@ class FromOutside:
 def overlay_options(overlay: Overlay) -> str:
     lowers = ":".join(mounts.escape(path) for path in overlay.lowers)
     places = f"lowerdir={lowers},upperdir={mounts.escape(overlay.upper)},workdir={mounts.escape(overlay.work)}"
-    return f"{places},{OVERLAY_OPTIONS}"
+    return f"{places},{OVERLAY_OPTIONS if abilities.own().owners else _ORDINARY_OPTIONS}"
 
 
 def mount_apart(spec: StartSpec, users: Sequence[int], folder: str) -> None:

@@ -25,6 +25,7 @@ from waypoint.launch.program import set_resource_limits
 from waypoint.launch.spec import CriuAhead, CriuBeside, CriuInto, CriuTemplate, LaunchAnswer, LaunchSpec, StartSpec
 from waypoint.launch.start import start
 from waypoint.launch.walls import refused
+from waypoint.linux.calls import abilities
 from waypoint.linux.tasks import cgroups, namespaces
 from waypoint.linux.tasks.clone import fork_into, leave_killed_group
 
@@ -35,6 +36,7 @@ def serve(control: socket.socket) -> None:
     namespaces.become_subreaper()
     leave_killed_group()
     refused.prepare()
+    abilities.own()  # later, in a session's namespace, the answer would be another
     set_resource_limits()
     # The first process of a session becomes the launcher's child when its task has ended. The kernel reaps it, because
     # the launcher does not read its exit status.

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from waypoint.launch.spec import Identity
 from waypoint.launch.walls import refused
-from waypoint.linux.calls import hard_limits
+from waypoint.linux.calls import abilities, hard_limits
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.tasks import namespaces
@@ -17,6 +17,7 @@ from waypoint.linux.tty import ptys
 from waypoint.model.records import Seccomp
 
 _MASTERS = "dev/pts/ptmx"
+TERMINALS_GROUP = 5  # tty
 MASTER_FD = 3  # the descriptor at which pid 1 keeps the master side of the terminal
 
 # Docker's default set without mknod: enough for package managers, su and servers, and nothing that changes the host's
@@ -104,7 +105,8 @@ def open_terminal(rows: int, cols: int, uid: int) -> None:
         slave = ptys.open_slave(master)
         os.dup2(master, 0)  # not yet to MASTER_FD, which is the descriptor of `root` until the block ends
     os.dup2(0, MASTER_FD)
-    os.fchown(slave, uid, 5)
+    if abilities.own().owners:
+        os.fchown(slave, uid, TERMINALS_GROUP)
     for fd in (0, 1, 2):
         os.dup2(slave, fd)
     os.close(slave)
@@ -123,7 +125,8 @@ def take_on(identity: Identity, cwd: list[str], seccomp: Seccomp) -> int:
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # Python ignores some of them, and exec would keep them ignored
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    os.setgroups(identity.groups)
+    if abilities.own().groups:
+        os.setgroups(identity.groups)
     os.setresgid(identity.gid, identity.gid, identity.gid)
     os.setresuid(identity.uid, identity.uid, identity.uid)
     for place, folder in enumerate(cwd[:-1]):

@@ -15,9 +15,17 @@ from typing import Literal
 
 from waypoint.egress import session_side
 from waypoint.launch import externals
-from waypoint.launch.program import MASTER_FD, execute, limit_processes, open_terminal, take_on
+from waypoint.launch.program import (
+    MASTER_FD,
+    TERMINALS_GROUP,
+    execute,
+    limit_processes,
+    open_terminal,
+    take_on,
+)
 from waypoint.launch.spec import StartSpec
 from waypoint.launch.supervise import REPORT_FD, LaunchResult, hand_over, supervise
+from waypoint.linux.calls import abilities
 from waypoint.linux.net import network
 from waypoint.linux.storage import beneath, mounts
 from waypoint.linux.storage.beneath import MountPlace
@@ -39,7 +47,8 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
     """
 
     def outer(report: int, ask: int, answer: int) -> None:
-        namespaces.hide_from_peers()
+        if abilities.own().owners:
+            namespaces.hide_from_peers()  # else not even the launcher could write the id maps
         os.setsid()
         os.umask(
             0o022
@@ -53,8 +62,8 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
         os.write(ask, b"map")
         if os.read(answer, 1) != b".":
             raise OSError(0, "the id maps were not written")
-        os.setgid(0)
-        os.setuid(0)
+        namespaces.hide_from_peers()
+        namespaces.become_root()
         # The user namespace must own the network namespace, as in a restore: only the owner of a network namespace may
         # restore its connections.
         new_network(spec)
@@ -71,7 +80,7 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
         os.close(answer)
         _become_init(spec, report)
 
-    return supervise(outer, spec.cgroup, spec.ids.lines())
+    return supervise(outer, spec.cgroup, spec.ids.lines() if spec.ids.is_shifted else "")
 
 
 def new_network(spec: StartSpec) -> None:
@@ -92,7 +101,8 @@ def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX
     else:
         network.raise_loopback()
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")
-    network.write_setting("ipv4/ping_group_range", f"0 {last_group}")
+    groups = f"0 {last_group}" if abilities.own().groups else f"{os.getgid()} {os.getgid()}"
+    network.write_setting("ipv4/ping_group_range", groups)
     with contextlib.suppress(FileNotFoundError):  # a kernel without MPTCP
         # CRIU cannot dump MPTCP sockets. Programs that ask for MPTCP (servers of Go 1.24) then use TCP.
         network.write_setting("mptcp/enabled", "0")
@@ -153,5 +163,6 @@ def _mount_kernel_views(spec: StartSpec) -> None:
             with MountPlace(merged, cover).opened() as nothing:
                 mounts.bind(nothing, point)
     with MountPlace(merged, externals.TERMINALS).opened() as point:
-        pts_options = f"newinstance,ptmxmode=0666,mode=620,gid=5,max={MOST_TERMINALS}"
+        group = f"gid={TERMINALS_GROUP}," if abilities.own().owners else ""
+        pts_options = f"newinstance,ptmxmode=0666,mode=620,{group}max={MOST_TERMINALS}"
         mounts.mount("devpts", point, "devpts", MS_NOSUID | MS_NOEXEC, pts_options)

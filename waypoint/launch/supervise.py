@@ -60,6 +60,7 @@ def supervise(
             said = _read(ask_r, until)
         if said.startswith(b"pid "):
             pid = int(said[4:])
+            cgroups.note_first(cgroup, pid)
         failed, entered = _read_all(report_r, handed_over, until)  # until the end of file: execve closes the last copy
     except TimeoutError as error:
         failed = f"{error.errno}||{error.strerror}".encode()

@@ -564,6 +564,21 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "no-criu": ErrorCode(
         5, "No CRIU works on this machine, so processes cannot be captured or restored.", "`waypoint doctor`"
     ),
+    "no-root": ErrorCode(
+        5,
+        "The home works without root, and CRIU needs root, so processes cannot be captured or restored.",
+        "`sudo waypoint setup --user USER` makes a home of root that the user may use.",
+    ),
+    "needs-root": ErrorCode(
+        3,
+        "The home works without root, and this needs root: sessions of other users, `mount`, `apply`.",
+        "`sudo waypoint setup --user USER`",
+    ),
+    "no-user-namespaces": ErrorCode(
+        3,
+        "The machine gives an ordinary user no user namespace, without which a home needs root.",
+        "`sudo waypoint setup --user USER`",
+    ),
     "base-file-refused": ErrorCode(
         5,
         "The processes have a file with a set-user-ID bit open that the machine has changed since, and sessions here "

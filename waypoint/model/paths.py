@@ -8,10 +8,14 @@ import os
 
 SYSTEM_HOME = "/var/lib/waypoint"
 RUNTIME = "/run/waypoint"
+RUNTIME_LINK = "runtime"  # in a home without root: a link to its runtime folder
 RUNTIME_MODE = 0o711  # of RUNTIME and of each home's folder in it: other users can reach the socket, but not list
+SET_UP_BY_ROOT = f'sudo waypoint --home {SYSTEM_HOME} setup --user "$USER"'
+"""The next step for a user whose home works without root. It names the machine's home, which that user uses then."""
 HOME_ID_HEX_DIGITS = 16
 SUPERVISOR_LOCK, START_LOCK = "supervisor.lock", "start.lock"  # files in a home's runtime folder
 SHARED_MEMORY = "/dev/shm"  # in a session: a tmpfs that is mounted from outside
+WITHOUT_ROOT = "without_root"  # key in config.json: the uid of the user whose daemon runs without root
 _CONFIG_KEYS = frozenset({"home_id", "owner_uid", "group_gid", "pool", "ids"})
 
 # In a scope of systemd, where sessions have cgroups of their own: the cgroup of the daemon and of what it starts.
@@ -39,8 +43,18 @@ def home_id(home: str) -> str:
 
 
 def runtime_folder(home: str) -> str:
-    """Return the path of the home's folder for files that need not survive a reboot."""
-    return f"{RUNTIME}/{home_id(home)}"
+    """Return the path of the home's folder for files that need not survive a reboot. In a home without root, a link
+    names it, which counts only for the user who has made it.
+    """
+    link = f"{home}/{RUNTIME_LINK}"
+    return os.readlink(link) if _is_ours(link) else f"{RUNTIME}/{home_id(home)}"
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid == os.geteuid()
+    except OSError:  # it does not exist; only root may look into the home
+        return False
 
 
 def socket_path(home: str) -> str:

@@ -2,18 +2,20 @@
 
 import asyncio
 import errno
+import os
 import subprocess
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
 
 from waypoint.capture.storing.keys import STAYS_PLAIN
+from waypoint.linux.calls import abilities
 from waypoint.linux.tasks.stages import stage
 from waypoint.model.activity import AnyEvent, EventsQuery, JobFacts, JobRequest
 from waypoint.model.conditions import text_of
 from waypoint.model.errors import NotAllowed, WaypointError
 from waypoint.model.facts import GcFacts
-from waypoint.model.paths import spelled
+from waypoint.model.paths import SET_UP_BY_ROOT, spelled
 from waypoint.model.profile_facts import ProfileFacts
 from waypoint.model.session_facts import Capability
 from waypoint.model.stages import Stage
@@ -24,6 +26,7 @@ from waypoint.service.home import Home
 from waypoint.service.housekeeping import gc_job
 from waypoint.service.shapes import Download
 from waypoint.session.birth import rights
+from waypoint.setup.rows import CRIU, WITHOUT_ROOT, fails
 from waypoint.upper.contract import NEXT_STEPS, Outlook, Pool, mib
 
 WANTED = "config.json wants that"
@@ -72,6 +75,9 @@ async def doctor(home: Home) -> list[Capability]:
     """
     from waypoint.setup.trials import try_everything
 
+    if not abilities.own().dumps:
+        row = fails(CRIU, WITHOUT_ROOT, SET_UP_BY_ROOT)
+        return [row, await asyncio.to_thread(_pool, home.pool), *await asyncio.to_thread(_rows_of_home, home)]
     started: list[subprocess.Popen[bytes]] = []
     is_cancelled = False
 
@@ -128,7 +134,8 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
 def _rows_of_home(home: Home) -> list[Capability]:
     """The rows about what sessions of this home lack, and about its users. Blocks."""
     left_out = "; ".join(f"not in the session: {text_of(one)}" for one in home.left_out())
-    why_host_ids = home.why_host_ids()
+    has_all_ids = abilities.own().owners
+    why_host_ids = home.why_host_ids() if has_all_ids else ""
     said = (
         f"root in a session is root of the machine; only the other limits isolate it: {why_host_ids}"
         if why_host_ids
@@ -140,11 +147,16 @@ def _rows_of_home(home: Home) -> list[Capability]:
             left_out,
             "waypoint shell --bind HOST:PATH shares a folder of such a mount with the session",
         ),
-        _row("user ids of sessions", said, "use Linux 6.3 or later, and file systems that support idmapped mounts"),
+        _row(
+            "user ids of sessions",
+            said,
+            "use Linux 6.3 or later, and file systems that support idmapped mounts",
+            "" if has_all_ids else f"only that of {user_name(os.geteuid())}",
+        ),
         _row(
             "limits of sessions",
             "; ".join(map(text_of, home.unlimited())),
-            "use a machine with the cgroup2 controllers memory, pids and cpu",
+            "use a machine with the cgroup2 controllers memory, pids and cpu" if has_all_ids else SET_UP_BY_ROOT,
         ),
         _row(
             "internet access of sessions",
@@ -182,6 +194,8 @@ def _refusals(home: Home) -> Capability:
 def _users(home: Home) -> Capability:
     """Which users besides root have rights in this home."""
     users = home.users
+    if not abilities.own().owners:
+        return _row("other users", "", "", f"nobody but {user_name(os.geteuid())}")
     others = [user_name(users.owner_uid)] if users.owner_uid else []
     others += [f"group {group_name(users.group_gid)}"] if users.group_gid is not None else []
     trusted = user_name(users.trusted_uid) if users.trusted_uid is not None else ""
@@ -200,6 +214,8 @@ def _memory(home: Home) -> Capability:
     if stuck is not None:
         said = f"they cannot be moved to the disk, and a reboot would end their processes: {stuck.said}"
         return _row(name, said, stuck.next_step)
+    if not abilities.own().memory_area:
+        return _row(name, "", "", "none: checkpoints keep no processes")
     if found.why_not and found.is_wanted:
         return _row(name, f"a checkpoint pauses its session for longer: {found.why_not}", "see 'waypoint daemon logs'")
     return _row(name, "", "", found.why_not or ok)

@@ -135,7 +135,9 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
     elif request.only == "files":
         restored = await restoring.restore_files(home.sessions, branch, request.name)
     else:
-        loss = LossConsent(request.lose_processes, f"waypoint restore {request.name} -b {branch} --lose-processes")
+        loss = LossConsent.of(
+            f"waypoint restore {request.name} -b {branch} --lose-processes", agreed=request.lose_processes
+        )
         tier = _tier_of(request)
         restored = await restoring.restore(home.sessions, branch, request.name, loss, request.attach_at, tier)
         failed = await run_hooks(restored.live, "post-restore")

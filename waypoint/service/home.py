@@ -29,16 +29,18 @@ from waypoint.launch.ground.places import SharedPlaces, make_places, remove_grou
 from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.templates import Templates
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import files, filesystem
 from waypoint.model.activity import SessionEvent
 from waypoint.model.conditions import Degradation
-from waypoint.model.errors import Failed, StoreDamaged, WaypointError
+from waypoint.model.errors import Failed, HostLacks, StoreDamaged, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.paths import config_path, home_id, runtime_folder
+from waypoint.model.paths import SET_UP_BY_ROOT, config_path, home_id, runtime_folder
 from waypoint.model.records import HOST_IDS, Capture, IdMap, Operation, SessionLimits
 from waypoint.model.requests import Number
 from waypoint.model.session_facts import StatusFacts, StrangerFacts
 from waypoint.model.times import iso_time
+from waypoint.processes.criu.rpc import CriuProgram
 from waypoint.records.failures import how_to_move_away
 from waypoint.records.names import Names
 from waypoint.records.reserve import Reserve
@@ -63,6 +65,7 @@ from waypoint.session.undo import complete_interrupted
 from waypoint.session.user_mounts import UserMounts
 from waypoint.setup import config as config_file
 from waypoint.setup import criu_find, vanished
+from waypoint.setup.rows import WITHOUT_ROOT
 from waypoint.setup.trials import trial
 from waypoint.terminal.inside.spool import Answer
 from waypoint.upper.contract import Pool, PoolSizes
@@ -160,8 +163,7 @@ class Home:
         self.pool = _open_pool(path, config.pool, reserve, places.cgroup)
         self._watch = PoolWatch(self.pool, places.cgroup, lambda: loop.call_soon_threadsafe(self.relieve_later))
 
-        tries = functools.partial(trial, home=path)
-        find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
+        find_criu = criu_find.remembered(functools.partial(_find_criu, path, criu))
         spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
         self.captures = Captures(
             *(path, self.pool, self.names, find_criu, spawner.beside, self._watch.writing), profiles=places.profiles
@@ -215,6 +217,8 @@ class Home:
         steps.arm(pause_at)
         os.makedirs(path, mode=0o700, exist_ok=True)
         config = _config(path)
+        if not abilities.own().whole_mounts:
+            host_mounts = None  # the kernel passes the machine's mounts on, and locks them
         home = cls(Path(path).resolve(), config, criu, host_mounts)
         if not home.names.live():
             home._launcher.open()  # it starts in the background, while the sessions that wait for a daemon are adopted
@@ -240,7 +244,8 @@ class Home:
         if home._host_watch is not None:
             home._host_watch.start()
         await complete_interrupted(home.sessions)
-        asyncio.get_running_loop().run_in_executor(None, vanished.remove_all)
+        if abilities.own().owners:  # else there is no other home below this runtime folder
+            asyncio.get_running_loop().run_in_executor(None, vanished.remove_all)
         return home
 
     def present_strangers(self) -> list[StrangerFacts]:
@@ -403,9 +408,15 @@ async def stop_daemon(home: Home) -> None:
 
 
 def _open_moving(captures: Captures, storing: Storing, places: SharedPlaces, config: "_Config") -> Moving:
-    within = places.host.within if places.host is not None else None
+    within = places.host.within if places.host is not None and abilities.own().memory_area else None
     captures.open_memory(config.hot_memory_bytes, within, places.ids.why_not if config.ids.first else None)
     return Moving(captures, storing)
+
+
+def _find_criu(home: Path, chosen: str | None) -> CriuProgram:
+    if abilities.own().dumps:
+        return criu_find.find(home, tries=functools.partial(trial, home=home), chosen=chosen)
+    raise HostLacks("save", "processes", WITHOUT_ROOT, SET_UP_BY_ROOT, code="no-root")
 
 
 def _open_pool(home: Path, sizes: PoolSizes | None, reserve: Reserve, group: str) -> Pool:

@@ -19,14 +19,16 @@ from waypoint.branch.graph import walk_back
 from waypoint.capture.captures import HeldCapture
 from waypoint.capture.steps import Step as FaultPoint
 from waypoint.capture.steps import reach
+from waypoint.linux.calls import abilities
 from waypoint.linux.calls.handles import open_handle, parse_origin
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.birth import birth_ns
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import pauses
 from waypoint.linux.tasks.stages import stage
-from waypoint.model.errors import Conflicting, Failed, NotAllowed, StoreDamaged, as_text, of_machine
+from waypoint.model.errors import Conflicting, Failed, HostLacks, NotAllowed, StoreDamaged, as_text, of_machine
 from waypoint.model.ids import new_id
+from waypoint.model.paths import SET_UP_BY_ROOT
 from waypoint.model.records import Applied, Operation, Ref
 from waypoint.model.stages import Stage
 from waypoint.records.change import Change as Record
@@ -50,11 +52,11 @@ from waypoint.upper.changes import changed_targets
 from waypoint.upper.comparing import Change, changes, contents
 from waypoint.upper.contract import NEXT_STEPS
 from waypoint.upper.copies import Copies
+from waypoint.upper.marks import ORIGIN
 from waypoint.upper.patches import MOST_BYTES
 from waypoint.upper.transaction import Changed, Make, Transaction
 from waypoint.upper.views import Entry, Pairs, Views, candidates
 
-_COPIED = "trusted.overlay.origin"  # the attribute of a file that overlayfs has copied from the base
 _TRIES = 10  # to put files back, or to settle a change
 _BETWEEN_PAUSES = 32  # changes that are planned before the thread waits for a frozen session
 
@@ -100,6 +102,10 @@ def _apply(resources: Resources, held: HeldCapture, options: ApplyOptions, *, is
         outcome, plan = planning.outcome(), planning.plan()
         if outcome.conflicts or options.dry_run or not outcome.changes:
             return outcome
+        if not abilities.own().owners:
+            said = "this home works without root, which writes a journal beside the changed files"
+            way = f"{SET_UP_BY_ROOT}; or bring files out with 'waypoint cp'"
+            raise HostLacks("apply", options.name, said, way, code="needs-root")
 
         def record(change: Record) -> None:
             if is_new:
@@ -171,7 +177,7 @@ class _Planning:
 
         def lost_its_source(path: str) -> bool:
             with contextlib.suppress(OSError), beneath.opened(above, path, os.O_PATH | os.O_NOFOLLOW) as fd:
-                return _has_lost_source(os.getxattr(beneath.name_of(fd), _COPIED), views.present)
+                return _has_lost_source(os.getxattr(beneath.name_of(fd), ORIGIN), views.present)
             return False
 
         def has_nothing_staged(path: str) -> bool:
@@ -267,8 +273,8 @@ def _new_plan(
         ident=new_id(),
         branch=branch,
         capture=capture,
-        uid=user.uid if user is not None else 0,
-        gid=user.gid if user is not None else 0,
+        uid=user.uid if user is not None else os.geteuid(),
+        gid=user.gid if user is not None else os.getegid(),
         places=[lower for _, lower in places],
         targets=[target for target, _ in places],
         steps=steps_and_folders[0],

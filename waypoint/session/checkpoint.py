@@ -15,6 +15,7 @@ from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.capture.taking import is_disk_full
+from waypoint.linux.calls import abilities
 from waypoint.model.conditions import Degradation
 from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import is_name, parse_name
@@ -55,6 +56,13 @@ class LossConsent(NamedTuple):
 
     agreed: bool
     command: str
+
+    @classmethod
+    def of(cls, command: str, *, agreed: bool) -> "LossConsent":
+        """The consent of a request to replace or end a session. In a home without root, which can keep no processes,
+        every request consents.
+        """
+        return cls(agreed or not abilities.own().dumps, command)
 
 
 async def checkpoint(

@@ -153,7 +153,7 @@ async def _complete(sessions: Registry, intent: Intent) -> tuple[int, OfBranches
     """
     resources = sessions.resources
     deeds = [deed for deed in intent.deeds if not _is_done(intent, deed)]
-    loss = LossConsent(intent.lose_processes, f"waypoint undo {intent.undoes} --lose-processes")
+    loss = LossConsent.of(f"waypoint undo {intent.undoes} --lose-processes", agreed=intent.lose_processes)
     ends = asyncio.Barrier(max(1, sum(deed.act == "end" for deed in deeds)))
     try:
         with callers.under_intent(intent.number):

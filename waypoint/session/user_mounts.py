@@ -14,9 +14,10 @@ import msgspec
 
 from waypoint.launch.ground.host_mounts import HostMounts
 from waypoint.launch.ground.start_plan import plan_overlays
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import files, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict, StoreDamaged, UnknownName, UsageProblem
-from waypoint.model.paths import is_below
+from waypoint.model.paths import SET_UP_BY_ROOT, is_below
 from waypoint.model.records import Capture
 from waypoint.session.live.resources import Resources
 from waypoint.session.views import mounted_view
@@ -116,6 +117,9 @@ class UserMounts:
 
     def _host(self, tried: str) -> HostMounts:
         host = self._resources.places.host
+        if not abilities.own().whole_mounts:
+            said = "this home works without root, which changes the machine's mounts"
+            raise HostLacks(tried, "a view", said, SET_UP_BY_ROOT, code="needs-root")
         if host is None:
             said = "the daemon was started without the machine's mount namespace"
             raise HostLacks(tried, "a view", said, "restart it: waypoint daemon stop")

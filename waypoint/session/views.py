@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.places import SharedPlaces
-from waypoint.launch.ground.start_plan import OWN_PLACES
+from waypoint.launch.ground.start_plan import OWN_PLACES, plan_overlays
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import idmapped, mounts
 from waypoint.model.errors import UsageProblem
 from waypoint.model.ids import random_hex
@@ -84,9 +85,12 @@ def mounted_view(places: SharedPlaces, base: str, target: str, upper: str, ids: 
     empty = places.kit.folder / "empty"  # on the kit's tmpfs: no layer may lie in the tree of another one (ELOOP)
     empty.mkdir(mode=0o755, exist_ok=True)
     above = upper if os.path.isdir(upper) else str(empty)
-    base = places.folder_of(base)
+    asked, base = base, places.folder_of(base)
     lower = lower_of(base, target)
     skeleton = places.kit.skeleton(base, target, ids, homes.known())
+    frame = None if abilities.own().whole_mounts else plan_overlays(asked, places).frame
+    if frame is not None and target in frame.folders:
+        skeleton, lower = None, f"{places.kit.skeleton(base, '/', ids, homes.known(), frame=frame)}{target}"
     with contextlib.ExitStack() as mounted:
 
         def on_disk(path: str) -> str:
@@ -111,7 +115,8 @@ def mounted_view(places: SharedPlaces, base: str, target: str, upper: str, ids: 
 
 def _mount(place: str, lowers: Sequence[str], more: str = "") -> None:
     options = f"lowerdir={':'.join(map(mounts.escape, lowers))}{more}"
-    options += ",redirect_dir=follow,index=off,metacopy=off,xino=off,nfs_export=off"
+    follow = "redirect_dir=follow" if abilities.own().owners else "userxattr,redirect_dir=nofollow"
+    options += f",{follow},index=off,metacopy=off,xino=off,nfs_export=off"
     mounts.mount("overlay", place, "overlay", mounts.MS_RDONLY | mounts.MS_NODEV | mounts.MS_NOSUID, options)
 
 

@@ -13,11 +13,11 @@ from waypoint.capture.layers.hot_memory import unmount
 from waypoint.egress import router
 from waypoint.linux.storage import btrfs, files, mounts
 from waypoint.linux.storage.deep import remove_path
-from waypoint.linux.tasks import cgroups, lock_holder
+from waypoint.linux.tasks import cgroups, lock_holder, process_groups
 from waypoint.model.errors import Failed, StateConflict
 from waypoint.model.ids import is_id
 from waypoint.model.paths import (
-    RUNTIME,
+    RUNTIME_LINK,
     daemon_lock_path,
     home_id,
     is_config_of_home,
@@ -43,6 +43,7 @@ OURS = (
     "criu.lock",
     ".criu-build-*",
     "daemon.*",
+    RUNTIME_LINK,
 )
 POOL = "pool"
 MEMORY = "hot/.memory"  # the mount point of the hot area in memory, which outlives a killed daemon
@@ -61,6 +62,7 @@ def remove(home: Path, say: Callable[[str], None]) -> None:
     made (then everything else has been removed); Failed if a system call fails.
     """
     check(home)
+    runtime = Path(runtime_folder(str(home)))
     try:
         with contextlib.ExitStack() as locks:
             _stop(home, locks, say)
@@ -69,10 +71,10 @@ def remove(home: Path, say: Callable[[str], None]) -> None:
             _end_sessions(home, say)
             if home.exists():
                 _remove_home(home, say)
-            _remove_runtime(Path(runtime_folder(str(home))))
+            _remove_runtime(runtime)
             criu_install.known(home).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # missing, or used by other homes
-            Path(RUNTIME).rmdir()
+            runtime.parent.rmdir()
     except OSError as error:
         where = error.filename or str(home)
         raise Failed(
@@ -134,7 +136,10 @@ def _stop(home: Path, locks: contextlib.ExitStack, say: Callable[[str], None]) -
 
 def _end_sessions(home: Path, say: Callable[[str], None]) -> None:
     """Kill all processes in the home's cgroups, and remove the cgroups."""
-    groups = groups_of(home_id(str(home)))
+    if os.path.islink(home / RUNTIME_LINK):  # a home without root
+        groups = [path for path in [Path(runtime_folder(str(home))) / process_groups.FOLDER] if path.is_dir()]
+    else:
+        groups = groups_of(home_id(str(home)))
     sessions = sum(is_id(path.name) for group in groups for path in group.glob("*/"))
     if sessions:
         say(f"ended {sessions} {'session' if sessions == 1 else 'sessions'}")
@@ -145,6 +150,8 @@ def end_groups(groups: Iterable[Path]) -> None:
     """Kill all processes in the cgroups; remove the cgroups and, if it is empty then, Waypoint's cgroup above them."""
     for parent in groups:
         cgroups.end(str(parent))
+        if process_groups.is_one(str(parent)):
+            continue
         for above in (*cgroups.twins(str(parent.parent)), str(parent.parent)):
             with contextlib.suppress(OSError):  # EBUSY: another home uses the group above
                 cgroups.remove(above)

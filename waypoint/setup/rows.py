@@ -16,6 +16,7 @@ MEMORY_TRACKING = "incremental dumps (soft-dirty)"
 REQUIRED = (CRIU, DUMP, DUMP_TERMINAL, DUMP_SOCKET, RESTORE)
 """The capabilities that the tier `live` needs, in the order in which a trial tries them."""
 
+WITHOUT_ROOT = "this home works without root, and CRIU needs root"
 REMEDY = "run `waypoint setup`, which finds or installs a CRIU that works, or set WAYPOINT_CRIU to one"
 CHOOSE_ANOTHER = "set WAYPOINT_CRIU to a CRIU that works here, or unset it; then `waypoint daemon stop`"
 """The next step for the CRIU in WAYPOINT_CRIU, where `waypoint setup` would find the same CRIU. The daemon must be

@@ -16,9 +16,18 @@ from typing import Any
 
 from waypoint.capture.storing.keys import STAYS_PLAIN, encryption_of, read_key_file
 from waypoint.linux.storage import files, ownership
+from waypoint.linux.tasks import own_namespace, process_groups
 from waypoint.model.errors import Failed, HostLacks, StateConflict, UsageProblem, WaypointError
 from waypoint.model.packages import make_importable
-from waypoint.model.paths import as_root, home_id, is_below, is_config_of_home, spelled
+from waypoint.model.paths import (
+    WITHOUT_ROOT,
+    as_root,
+    home_id,
+    is_below,
+    is_config_of_home,
+    runtime_folder,
+    spelled,
+)
 from waypoint.model.rendering import size
 from waypoint.setup import config as config_file
 from waypoint.setup import criu_choice, home_removal
@@ -47,7 +56,7 @@ def main(argv: list[str]) -> int:
     verb, home, *rest = argv
     options = dict(zip(rest[::2], rest[1::2], strict=True))
     try:
-        if os.geteuid() != 0 and verb not in _FOR_EVERYBODY:
+        if os.geteuid() != 0 and verb not in _FOR_EVERYBODY and not (verb == "remove" and _is_own(home)):
             words = _COMMANDS.get(verb, ())
             raise HostLacks("set up", f"the home {home}", "only root may do this", f"sudo {spelled(home, *words)}")
         root = Path(options.get("--root", "/"))
@@ -79,6 +88,13 @@ def main(argv: list[str]) -> int:
         said, next_step = error.strerror or str(error), "repair this, and run setup again"
         return _report(Failed("set up", f"the home {home}", f"{said}: {where}", next_step))
     return 0
+
+
+def _is_own(home: str) -> bool:
+    """Whether the home works without root, for this process's user."""
+    with contextlib.suppress(WaypointError):  # this user may not read it
+        return config_file.read(Path(home)).get(WITHOUT_ROOT) == os.geteuid()
+    return False
 
 
 def _report(error: WaypointError) -> int:
@@ -140,6 +156,11 @@ def install(home: Path, options: dict[str, str]) -> None:
 def _remove(home: Path, root: Path) -> None:
     ownership.check_home(str(home))  # otherwise a user could put another folder there, for root to remove
     home_removal.check(home)
+    if os.geteuid() != 0:
+        # Only there the user may remove all that the sessions' overlays have made.
+        own_namespace.enter(process_groups.members(f"{runtime_folder(str(home))}/{process_groups.FOLDER}"))
+        home_removal.remove(home, say)
+        return
     key_file = _own_key_file(home)
     # The unit is removed first: otherwise systemd could start the daemon during the removal, and the daemon would make
     # the home again. If the removal fails later, the home still works without the unit.

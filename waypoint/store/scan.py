@@ -22,7 +22,7 @@ from waypoint.store.store import Writer
 
 LEFT_OUT = (
     *(b"trusted.overlay.origin", b"trusted.overlay.uuid", b"user.overlay.origin", b"user.overlay.uuid"),
-    b"trusted.waypoint.sealed",
+    *(b"trusted.waypoint.sealed", b"user.waypoint.sealed"),
 )
 """Attributes that name inodes and file systems of this machine, and a mark of Waypoint's own."""
 

@@ -13,14 +13,9 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.storage.filesystem import WHITEOUT_DEVICE
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.upper import layout
+from waypoint.upper.marks import FORMER, OPAQUE, REDIRECT
 
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # raised when a running session removes or replaces a folder
-OPAQUE = "trusted.overlay.opaque"
-REDIRECT = "trusted.overlay.redirect"
-_FORMER = "trusted.waypoint.former"
-"""The mark of a file that a restore has placed in an upper directory because the machine has another version now, and
-of the upper directory itself. Its value tells whether the file has been changed since.
-"""
 MOST_FOLDERS = 3
 MOST = 2000  # names that are counted: some milliseconds
 
@@ -128,19 +123,21 @@ def stands_alone(folder: str | int) -> bool:
 
 
 def mark_former(fd: int) -> None:
-    """Mark an open file or upper directory: this is no change of the session's."""
-    os.setxattr(fd, _FORMER, _identity(os.fstat(fd)))
+    """Mark an open file or upper directory: a restore has placed the file there because the machine has another version
+    now, and it is no change of the session's. The value of the mark tells whether the file has been changed since.
+    """
+    os.setxattr(fd, FORMER, _identity(os.fstat(fd)))
 
 
 def has_former(upper: int) -> bool:
     """Whether the open upper directory may have files that are marked."""
-    return _FORMER in os.listxattr(upper)
+    return FORMER in os.listxattr(upper)
 
 
 def is_former(folder: int, name: str) -> bool:
     """Whether the file `name` in the open folder is marked, and has not been changed since."""
     try:
-        found = os.getxattr(f"{beneath.name_of(folder)}/{name}", _FORMER, follow_symlinks=False)
+        found = os.getxattr(f"{beneath.name_of(folder)}/{name}", FORMER, follow_symlinks=False)
     except OSError:  # it has no mark
         return False
     return found == _identity(os.stat(name, dir_fd=folder, follow_symlinks=False))

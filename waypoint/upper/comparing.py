@@ -6,8 +6,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import beneath, btrfs_changes
 from waypoint.model.paths import is_below
+from waypoint.upper.marks import OF_OVERLAYS, OF_WAYPOINT
 from waypoint.upper.views import READ_FOLDER, Candidate, Entry, Pairs, Sides
 
 How = Literal["added", "removed", "changed", "type", "attributes"]
@@ -15,7 +17,7 @@ How = Literal["added", "removed", "changed", "type", "attributes"]
 
 _PIECE = 1 << 18
 READ_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_OF_OVERLAYS = ("trusted.", "user.overlay.")
+_OF_OVERLAYS = ("trusted.", *OF_OVERLAYS, *OF_WAYPOINT)
 
 
 class Change(NamedTuple):
@@ -129,9 +131,14 @@ def compare_one(sides: Sides, wanted: os.stat_result | None, present: os.stat_re
     if not _has_same_content(sides.wanted, sides.present, wanted, present):
         return "changed"
     owners = [(facts.st_mode, facts.st_uid, facts.st_gid) for facts in (wanted, present)]
-    if owners[0] != owners[1] or attributes(sides.wanted) != attributes(sides.present):
-        return "attributes"
-    return None
+    is_other = owners[0] != owners[1] or attributes(sides.wanted) != attributes(sides.present)
+    return "attributes" if is_other and not _stands_in(wanted, present) else None
+
+
+def _stands_in(wanted: os.stat_result, present: os.stat_result) -> bool:
+    """Whether one entry is the copy of another user's folder, which a session without root has in its place."""
+    is_possible = not abilities.own().owners and stat.S_ISDIR(wanted.st_mode)
+    return is_possible and wanted.st_uid != present.st_uid
 
 
 def _has_same_content(one: Entry, other: Entry, wanted: os.stat_result, present: os.stat_result) -> bool:

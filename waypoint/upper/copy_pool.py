@@ -1,7 +1,8 @@
 """Driver `copy`: trees are plain folders, a snapshot is a recursive copy (with shared blocks if the file system can).
 
 ```
-<home>/pool/NAME             a tree; sealed if it has the extended attribute SEALED
+<home>/pool/NAME             a tree; sealed if it has the extended attribute SEALED, which is renamed with the tree;
+                             SIZE: the bytes of a sealed tree on the disk, written when it is first measured
 <home>/pool/.making-TOKEN/   unfinished copies; every opening of the pool uses a new token
 <home>/pool/.gone/           trees that are being removed
 ```
@@ -17,14 +18,11 @@ from waypoint.linux.storage import filesystem
 from waypoint.model.errors import HostLacks, StateConflict, UnknownName
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import NAME_TAKEN, refusals
+from waypoint.upper.marks import OPAQUE, SEALED, SIZE
 from waypoint.upper.trees import FolderOfTrees
 
 GONE = ".gone"
 _MAKING = ".making-"
-
-# An attribute of the tree's top folder, so it is renamed with the tree; overlayfs does not show it in the session.
-SEALED = "trusted.waypoint.sealed"
-_SIZE = "trusted.waypoint.size"  # the bytes of a sealed tree on the disk, written when it is first measured
 
 
 class CopyPool(FolderOfTrees):
@@ -78,12 +76,12 @@ class CopyPool(FolderOfTrees):
     def usage(self, name: str, limit_s: float | None = None) -> int:
         with self._tree("measure the upper tree", name) as path:
             marks = os.listxattr(path)
-            if SEALED in marks and _SIZE in marks:
-                return int(os.getxattr(path, _SIZE))
+            if SEALED in marks and SIZE in marks:
+                return int(os.getxattr(path, SIZE))
             used = filesystem.used_bytes(path, limit_s)
             if SEALED in marks:
                 with contextlib.suppress(OSError):  # the disk is full: it is measured again
-                    os.setxattr(path, _SIZE, b"%d" % used)
+                    os.setxattr(path, SIZE, b"%d" % used)
             return used
 
     def disk_bytes(self) -> int:
@@ -126,7 +124,7 @@ def _probe(folder: str) -> None:
     os.mkdir(trial, mode=0o700)
     try:
         filesystem.make_whiteout(f"{trial}/whiteout")
-        os.setxattr(trial, "trusted.overlay.opaque", b"y")
+        os.setxattr(trial, OPAQUE, b"y")
     except OSError as err:
         said = f"the file system refuses what overlayfs needs: {err.strerror}"
         raise HostLacks("open the pool", folder, said, "put the home on ext4, XFS or btrfs") from err
@@ -142,7 +140,7 @@ def _mark(path: str, *, sealed: bool) -> None:
     if sealed:
         os.setxattr(path, SEALED, b"y")
         return
-    for mark in (SEALED, _SIZE):
+    for mark in (SEALED, SIZE):
         try:
             os.removexattr(path, mark)
         except OSError as err:

@@ -5,12 +5,12 @@ import os
 import stat
 
 from waypoint.linux.storage import beneath
+from waypoint.upper.marks import OF_OVERLAYS
 from waypoint.upper.views import Entry
 
 _COPY_BYTES = 1 << 20
 _NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): two file systems
 _SMALL = 2048  # bytes of files of which btrfs shares no blocks
-_OF_OVERLAYS = ("trusted.overlay.", "user.overlay.")
 
 
 def copy(source: Entry, target: Entry, wanted: os.stat_result) -> None:
@@ -107,7 +107,7 @@ def take_attributes(source: Entry, target: Entry, wanted: os.stat_result) -> Non
 
 def _take_mode(origin: int | str, copy: int | str, wanted: os.stat_result) -> None:
     os.chmod(copy, stat.S_IMODE(wanted.st_mode))
-    kept = {name for name in os.listxattr(origin) if not name.startswith(_OF_OVERLAYS)}
+    kept = {name for name in os.listxattr(origin) if not name.startswith(OF_OVERLAYS)}
     for name in set(os.listxattr(copy)) - kept:
         os.removexattr(copy, name)
     for name in kept:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Literal
 
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import btrfs, filesystem
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.model.ids import random_hex
@@ -38,7 +39,7 @@ def open_pool(
     if made and driver not in ("auto", made):
         said = f"the home already has a pool of the driver {made}"
         raise StateConflict(f"open a pool of the driver {driver} in", place, said)
-    if "copy" in (made, driver):
+    if "copy" in (made, driver) or not abilities.own().loop_devices:
         return _open_copy(place)
     try:
         return _open_btrfs(place, sizes, give_room)

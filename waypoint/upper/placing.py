@@ -13,7 +13,8 @@ from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.paths import is_below
 from waypoint.upper import layout
-from waypoint.upper.changes import OPAQUE, REDIRECT, is_whiteout
+from waypoint.upper.changes import is_whiteout
+from waypoint.upper.marks import OPAQUE, REDIRECT
 
 _READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 

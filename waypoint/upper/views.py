@@ -14,7 +14,8 @@ from typing import NamedTuple
 from waypoint.linux.storage import beneath, btrfs_changes
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper import layout
-from waypoint.upper.changes import OPAQUE, REDIRECT, has_former, is_former, is_whiteout
+from waypoint.upper.changes import has_former, is_former, is_whiteout
+from waypoint.upper.marks import OPAQUE, REDIRECT
 
 READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 MOST_ENTRIES = 1_000_000

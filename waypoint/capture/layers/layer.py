@@ -12,7 +12,7 @@ from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import filesystem
 from waypoint.model.conditions import Degradation
-from waypoint.model.errors import Failed
+from waypoint.model.errors import CannotCapture, Failed
 from waypoint.model.records import (
     Capture,
     KnownLayer,
@@ -119,7 +119,7 @@ class Taking:
     `executor`: two threads for parallel work. `dumped`: the programs that CRIU has dumped before, in any capture.
     `memory_bytes`: what the images and the files of /dev/shm need at most, if they may be written to memory; None: they
     are written to the disk. `program` and `criu`: the CRIU that dumps the session; None for a tier without processes,
-    or if no CRIU works (`why_no_criu`). New for each try: `copied`, copies of the session's memory, None if the dump
+    or if no CRIU works (`no_criu`). New for each try: `copied`, copies of the session's memory, None if the dump
     does not use them; `log_level` of CRIU; `degraded`, the lines for `Capture.degraded`; `files_changed`, whether files
     have changed since the pause began (CRIU has named an open file); `is_awaited`, whether CRIU will dump the session
     after `take`; `asking`, the request of the shell's state, which the shell writes to a file; `afterwards`, work that
@@ -135,7 +135,7 @@ class Taking:
     memory_bytes: int | None = None
     program: CriuProgram | None = None
     criu: Criu | None = None
-    why_no_criu: str = ""
+    no_criu: CannotCapture | None = None
     copied: CopiedMemory | None = None
     log_level: int = ERRORS_ONLY
     degraded: list[Degradation] = field(default_factory=list)

@@ -12,6 +12,7 @@ from typing import Any
 import waypoint
 from waypoint.cli.caller import absolute
 from waypoint.cli.output import EXIT_INTERRUPTED, agrees, note
+from waypoint.client.daemon_start import is_without_root
 from waypoint.client.sdk import Client
 from waypoint.client.wire import Wait
 from waypoint.model import plainjson
@@ -151,7 +152,7 @@ def _remove(client: Client, *, yes: bool) -> int:
     """Remove the home after a confirmation. A user who is not root is refused if the home exists; otherwise the user's
     own completion is removed.
     """
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and not is_without_root(client.home):
         if may_exist(client.home) or client.running() is not None:
             carry_out("remove", client.home)  # refuses
         carry_out("remove-completion", client.home, "--share", _own_share())

@@ -1,9 +1,10 @@
 """Planning which mounts of the host a session sees, each through an overlay, and which are left out and why."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from waypoint.launch.ground.frame import Frame, split
 from waypoint.linux.storage.mounts import MountRecord
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.paths import is_below
@@ -68,7 +69,8 @@ class BasePlan(NamedTuple):
     """`overlays`: the mount points (the same on the host and in the session) of the overlays, parents first.
     `left_out`: the mounts that the session does not see, with reasons. `ids`: the map of the session's ids,
     once chosen (id_choice.py). `homes`: the homes of Waypoint at that time; None: unknown. `whole_sys`: whether the
-    session has all of sysfs, as in captures of earlier versions. `folder`: the base on this machine.
+    session has all of sysfs, as in captures of earlier versions. `folder`: the base on this machine. `frame`: the root
+    overlay's view of the base, if the base is no layer of it (frame.py).
     """
 
     overlays: list[str]
@@ -77,6 +79,7 @@ class BasePlan(NamedTuple):
     homes: list[str] | None = None
     whole_sys: bool = False
     folder: str = "/"
+    frame: Frame | None = None
 
     def give_way(self, tree: str) -> "BasePlan":
         """Return the plan for a session that continues the upper tree at the path `tree`. The tree may have been made
@@ -144,6 +147,41 @@ def plan_base(
         else:
             overlays.append(point)
     return BasePlan(overlays, left_out, folder=base)
+
+
+def plan_in_frame(
+    base: str, table: Sequence[MountRecord], *, hidden: tuple[str, ...], own: str, check: Callable[[MountRecord], str]
+) -> BasePlan:
+    """Like `plan_base`, for a daemon that cannot have `base` itself as a layer (frame.py). `own`: the folder of the
+    daemon's own mounts, which overlayfs does not mind.
+    """
+    seen = {point: mount for point, mount in visible_mounts(table).items() if not _is_one_of(point, hidden)}
+    left_out = list[Degradation]()
+    not_shown = {*hidden, *_OWN} if base == "/" else {*hidden}
+    for point in sorted(seen):
+        if point == base or not is_below(point, base):
+            continue
+        if not _is_of_base(seen[point], base, hidden):
+            not_shown.add(point)
+        elif reason := _why_not(seen[point], "/", lambda _: ""):
+            left_out.append(degradation("mount-left-out", point, f"{seen[point].fstype}: {reason}"))
+            not_shown.add(point)
+    points = {mount.mount_point for mount in table if not is_below(mount.mount_point, own)}
+    frame, lacking = split(base, points, not_shown)
+    layers = []
+    for layer in frame.layers:
+        mount = seen.get(layer) if base == "/" else None
+        reason = check(mount) if mount is not None else ""
+        if reason:
+            left_out.append(degradation("mount-left-out", layer, reason))
+        else:
+            layers.append(layer)
+    frame = frame._replace(layers=tuple(layers))
+    return BasePlan(["/", *(one for one in layers if one != "/")], left_out + lacking, frame=frame, folder=base)
+
+
+def _is_one_of(point: str, folders: Iterable[str]) -> bool:
+    return any(is_below(point, folder) for folder in folders)
 
 
 def _is_of_base(mount: MountRecord, base: str, hidden: tuple[str, ...]) -> bool:

@@ -4,18 +4,23 @@ import contextlib
 import os
 from pathlib import Path
 
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import mounts
 from waypoint.model.errors import UsageProblem
 from waypoint.model.paths import RUNTIME, SYSTEM_HOME, is_below
 from waypoint.model.records import Bind
 
 _CONTAINS = "it contains a home of Waypoint or its runtime folder"
+_OWN = set[str]()
+"""Without root: the home of this daemon and the folder of its runtime folder, which are not below RUNTIME."""
 _NOTE = "home"  # file in a home's runtime folder that contains the home's path
 
 
 def note(home: Path, runtime: Path) -> None:
     """Make `home` known to the daemons of other homes until the next reboot. Raises OSError."""
     (runtime / _NOTE).write_bytes(os.fsencode(home))
+    if not abilities.own().owners:
+        _OWN.update((str(home), str(runtime.parent)))
 
 
 def noted(runtime: Path) -> str | None:
@@ -27,8 +32,10 @@ def noted(runtime: Path) -> str | None:
 
 
 def known() -> list[str]:
-    """Return the system home and all homes that had a daemon since the last reboot."""
-    found = {SYSTEM_HOME}
+    """Return the system home and all homes that had a daemon since the last reboot; without root, the own home and the
+    folder above its runtime folder.
+    """
+    found = {SYSTEM_HOME, *_OWN}
     for place in Path(RUNTIME).glob(f"*/{_NOTE}"):
         with contextlib.suppress(OSError):  # that home was removed meanwhile
             found.add(os.fsdecode(place.read_bytes()))

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import idmapped, mounts
 from waypoint.linux.tasks import namespaces
 from waypoint.model.paths import RUNTIME
@@ -109,6 +110,8 @@ class IdChoice:
         """Return the host's user who owns the home's router and runs its pasta: an id of the home's range that is used
         for nothing else, or the user nobody if the home has no range.
         """
+        if not abilities.own().owners:
+            return os.geteuid()
         return self._first + _ROUTER if self._first else NOBODY
 
     def why_not(self, sources: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ import os
 from typing import NamedTuple
 
 from waypoint.linux.calls import machine
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks import cgroups, process_groups
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import IdMap, SessionLimits
@@ -163,6 +163,8 @@ def find_limiter(group: str, unified: list[str]) -> Limiter:
     """Return the limiter of a home, and make the home's cgroups in version 1 hierarchies. `group`: the home's cgroup2
     group. `unified`: the controllers that are delegated to its children.
     """
+    if process_groups.is_one(group):
+        return Limiter(frozenset(), {}, dict.fromkeys(_CONTROLLER_OF.values(), "because Waypoint runs without root"))
     hierarchies = cgroups.find_hierarchies()
     within = group.removeprefix(hierarchies.unified)
     legacy: dict[str, str] = {}

@@ -12,9 +12,10 @@ from waypoint.launch.ground.id_choice import IdChoice
 from waypoint.launch.ground.limits import DEPTH, NO_LIMITER, Limiter, find_limiter, of_all
 from waypoint.launch.ground.lower_check import LowerCheck
 from waypoint.launch.ground.skeleton import Kit
+from waypoint.linux.calls import abilities
 from waypoint.linux.net import netns
 from waypoint.linux.storage import mounts
-from waypoint.linux.tasks import cgroups, systemd
+from waypoint.linux.tasks import cgroups, process_groups, systemd
 from waypoint.model.paths import DAEMON_GROUP, SYSTEM_HOME
 from waypoint.processes.profiles import Profiles
 from waypoint.upper import layout
@@ -65,10 +66,10 @@ class SharedPlaces(NamedTuple):
 
     def follow_host(self) -> int:
         """Bring the daemon's mounts up to date with the host's. Call it before paths of the host are read for a
-        session. Return how often the host's mounts have changed so far. Blocks. Raises OSError.
+        session. Return a number that changes with the host's mounts. Blocks. Raises OSError.
         """
         if self.host is None:
-            return 0
+            return 0 if abilities.own().whole_mounts else hash(tuple(mounts.read_mounts()))
         self.host.follow()
         return self.host.changes
 
@@ -84,7 +85,7 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
 
     The mounts vanish with the caller's namespace; `remove_group` removes the cgroup. Raises OSError.
     """
-    group, controllers = _make_group(home_id)
+    group, controllers = _make_group(home_id, runtime)
     limiter = find_limiter(group, controllers)
     limiter.hold_all(group)
     # This limits all sessions together, because a session whose root is the host's root may raise its own limit.
@@ -114,12 +115,23 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
     # namespace that does not own its network namespace must not mount a sysfs. Each network namespace has a sysfs of
     # its own, so a lock on a file of this one locks no file of the machine's.
     flags = mounts.MS_RDONLY | mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
-    netns.work_in_new(lambda: mounts.mount("sysfs", places.sys, "sysfs", flags))
+    try:
+        netns.work_in_new(lambda: mounts.mount("sysfs", places.sys, "sysfs", flags))
+    except PermissionError:  # in a container parts of /sys are covered, and without root the kernel keeps them so
+        if abilities.own().whole_mounts:
+            raise
+        return places._replace(sys=Path("/sys"))
     return places
 
 
-def _make_group(home_id: str) -> tuple[str, list[str]]:
-    """Make the home's group in cgroup2. Returns its path and the `_CONTROLLERS` delegated to its children."""
+def _make_group(home_id: str, runtime: Path) -> tuple[str, list[str]]:
+    """Make the home's group in cgroup2. Returns its path and the `_CONTROLLERS` delegated to its children. Without root
+    the group is a folder of its runtime folder.
+    """
+    if not abilities.own().cgroups:
+        group = f"{runtime}/{process_groups.FOLDER}"
+        cgroups.create(group)
+        return group, []
     root = cgroups.find_hierarchies().unified
     if systemd.is_manager():
         with contextlib.suppress(OSError):  # systemd does not answer: make a group beside those of systemd
@@ -162,7 +174,7 @@ def _wait_in_scope(root: str, unit: str) -> str:
 
 def remove_group(group: str) -> None:
     """Remove the home's cgroup and Waypoint's cgroup above it, unless in use. systemd removes a scope itself."""
-    if group.endswith(".scope"):
+    if group.endswith(".scope") or process_groups.is_one(group):
         return
     for path in (f"{group}/{_DUMPS}", group, group.rpartition("/")[0]):
         for each in (*cgroups.twins(path), path):

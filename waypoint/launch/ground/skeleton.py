@@ -24,12 +24,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from waypoint.launch.externals import SHOWN_OF_SYS
+from waypoint.launch.ground.frame import Frame
 from waypoint.launch.ground.leader import place_setsid
+from waypoint.launch.spec import BindMount
 from waypoint.launch.walls import masks
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import beneath, files, mounts
 from waypoint.linux.storage.descriptors import open_folder
+from waypoint.linux.storage.filesystem import make_whiteout
 from waypoint.model.paths import COMMAND_FOLDER, OWN_FOLDER, is_below, sha256_hex
 from waypoint.model.records import NOBODY, IdMap
+from waypoint.upper.marks import OPAQUE
 
 _NODES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
 _PROC = "/proc"  # the path in the session
@@ -80,12 +85,21 @@ class Kit:
         for folder in self.folder.glob(f"own-{session}-*"):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def skeleton(self, base: str, target: str, ids: IdMap, known: Sequence[str], resolver: str = "") -> str | None:
+    def skeleton(
+        self,
+        base: str,
+        target: str,
+        ids: IdMap,
+        known: Sequence[str],
+        resolver: str = "",
+        frame: Frame | None = None,
+    ) -> str | None:
         """Return the skeleton for the overlay at `target` of `base`: the host folder that becomes its topmost lower
         layer, or None if the overlay needs none. It is built at first use.
 
         `ids`: the id map of the session. `known`: the homes to hide (homes.py). `resolver`: the address of the name
-        server, or "" for that of the base. Raises OSError, and HostLacks if the host has no setsid.
+        server, or "" for that of the base. `frame`: what the root overlay shows of the base, if the base is no layer of
+        it. Raises OSError, and HostLacks if the host has no setsid.
         """
         inside = str(Path(base) / target.lstrip("/"))
         hidden = [home for home in sorted({str(self._home), *known}) if is_below(home, inside)]
@@ -93,12 +107,13 @@ class Kit:
             resolver = ""  # the file is in another overlay
         if target != "/" and not hidden and not resolver:
             return None
-        about = "\0".join((base, target, ids.lines(), resolver, *hidden))
+        frame = frame if target == "/" else None
+        about = "\0".join((base, target, ids.lines(), resolver, *hidden, *(frame.about() if frame else ())))
         name = sha256_hex(about.encode(errors="surrogateescape"))[:16]
 
         def fill(place: Path) -> None:
             if target == "/":
-                self._fill_root(place, base)
+                self._fill_root(place, base, frame)
             if resolver:
                 _name_resolver(place, base, target, resolver)
             for home in hidden:
@@ -129,13 +144,16 @@ class Kit:
             aside.rename(place)
         return place
 
-    def _fill_root(self, place: Path, base: str) -> None:
+    def _fill_root(self, place: Path, base: str, frame: Frame | None) -> None:
         for name in ("dev", "run", "proc", "sys"):
             (place / name).mkdir(mode=0o755)
-        for name in ("dev", "run"):
-            os.setxattr(place / name, "trusted.overlay.opaque", b"y")
+        if frame is not None:
+            frame.fill(place)
+        else:
+            for name in ("dev", "run"):
+                os.setxattr(place / name, OPAQUE, b"y")
         if not beneath.is_in_root(base, "tmp/"):
-            (place / "tmp").mkdir()
+            (place / "tmp").mkdir(exist_ok=True)
             (place / "tmp").chmod(0o1777)
         (place / "run/lock").mkdir()
         (place / "run/lock").chmod(0o1777)
@@ -171,8 +189,11 @@ def _fill_own(place: Path) -> None:
 
 def _fill_dev(place: str) -> None:
     for name, major, minor in _NODES:
-        os.mknod(f"{place}/{name}", 0o020600, os.makedev(major, minor))
-        os.chmod(f"{place}/{name}", 0o666)
+        if abilities.own().device_nodes:
+            os.mknod(f"{place}/{name}", 0o020600, os.makedev(major, minor))
+            os.chmod(f"{place}/{name}", 0o666)
+        else:  # a mount point (`device_binds`)
+            os.close(os.open(f"{place}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for name, target in _LINKS:
         os.symlink(target, f"{place}/{name}")
     for name in ("pts", ".empty", "shm"):
@@ -180,19 +201,38 @@ def _fill_dev(place: str) -> None:
     os.chmod(f"{place}/shm", 0o1777)
 
 
+def device_binds() -> list[BindMount]:
+    """The nodes of a session's /dev, where the kit cannot make them: the machine's own."""
+    if abilities.own().device_nodes:
+        return []
+    names = (f"/dev/{name}" for name, _, _ in _NODES)
+    return [BindMount(source=one, target=one, readonly=True, device_nodes=True, ours=True) for one in names]
+
+
 def _hide(place: Path, inside: str, home: Path) -> None:
-    """Put an opaque empty folder over the home into the skeleton `place`. The folders above it get the modes and
-    owners of the base, because a session sees those of the topmost layer.
+    """Put an opaque empty folder over the home into the skeleton `place`, or, without root, the mark of a removed one:
+    a tmpfs may have no attributes user.* (before Linux 6.6). The folders above it get the modes and owners of the base,
+    because a session sees those of the topmost layer.
     """
     folder = place
     origin = Path(inside)
-    for part in home.relative_to(inside).parts:
+    *above, last = home.relative_to(inside).parts
+    for part in above:
         folder, origin = folder / part, origin / part
         folder.mkdir(exist_ok=True)
-        found = origin.stat()
+        _make_alike(folder, origin.stat())
+    if not abilities.own().owners:
+        make_whiteout(folder / last)
+        return
+    (folder / last).mkdir(exist_ok=True)
+    _make_alike(folder / last, home.stat())
+    os.setxattr(folder / last, OPAQUE, b"y")
+
+
+def _make_alike(folder: Path, found: os.stat_result) -> None:
+    if abilities.own().owners:
         os.chown(folder, found.st_uid, found.st_gid)
-        folder.chmod(found.st_mode & 0o7777)
-    os.setxattr(folder, "trusted.overlay.opaque", b"y")
+    folder.chmod(found.st_mode & 0o7777)
 
 
 def _name_resolver(place: Path, base: str, target: str, resolver: str) -> None:
@@ -202,8 +242,7 @@ def _name_resolver(place: Path, base: str, target: str, resolver: str) -> None:
         with open_folder(base) as root, beneath.opened(root, "etc") as etc:
             found = os.fstat(etc)
         folder.mkdir(exist_ok=True)
-        os.chown(folder, found.st_uid, found.st_gid)
-        folder.chmod(found.st_mode & 0o7777)
+        _make_alike(folder, found)
         (folder / "resolv.conf").write_text(f"nameserver {resolver}\n")
 
 

@@ -16,17 +16,20 @@ from waypoint.capture.layers.shell import LAST
 from waypoint.egress.plan import RESOLVER
 from waypoint.launch.externals import SHOWN_OF_SYS, SYS
 from waypoint.launch.ground import homes
-from waypoint.launch.ground.base import BasePlan, plan_base
+from waypoint.launch.ground.base import BasePlan, plan_base, plan_in_frame
+from waypoint.launch.ground.frame import owner_mode
 from waypoint.launch.ground.limits import SHARED_FILES, shared_memory_bytes
 from waypoint.launch.ground.places import SharedPlaces
+from waypoint.launch.ground.skeleton import device_binds
 from waypoint.launch.spec import BindMount, Identity, MemoryMount, Overlay, StartSpec
 from waypoint.launch.walls import masks, refused
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import beneath, mounts
 from waypoint.linux.storage.deep import remove
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import UsageProblem
-from waypoint.model.paths import COMMAND_FOLDER, INIT, OWN_FOLDER, RUN_FOLDER, SHARED_MEMORY, spelled
+from waypoint.model.paths import COMMAND_FOLDER, INIT, OWN_FOLDER, RUN_FOLDER, SHARED_MEMORY, is_below, spelled
 from waypoint.model.records import Bind, IdMap, LiveRow, Seccomp, Setting, User
 from waypoint.upper import layout
 
@@ -43,6 +46,7 @@ BRANCH_FILE = "branch"  # in the run folder: the branch's name, for a shell that
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OWN_PLACES = ("/proc", "/sys", "/dev", f"/{OWN_FOLDER}", f"/{RUN_FOLDER}")  # nothing can be bound over these
 
+_SHARED = ("/tmp", "/var/tmp")  # every user writes there
 _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ", "WAYPOINT_PROMPT"})
 
 
@@ -179,6 +183,8 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
             upper.mkdir(parents=True)
             _copy_attributes(_lower(plan, target), upper)
         Path(layout.work_of(str(tree), target)).mkdir(exist_ok=True)
+        if plan.frame is not None and target not in plan.frame.folders:
+            _make_above_own(_lower(plan, target), target, upper, setting)
     with open_folder(layout.upper_of(str(tree))) as root:
         with contextlib.suppress(FileNotFoundError):
             remove(root, OWN_FOLDER)
@@ -222,13 +228,38 @@ def _make_run_folder(root: int, user: User, content: dict[str, str]) -> None:
             os.fchown(run, user.uid, user.gid)
 
 
+def _make_above_own(lower: Path, target: str, upper: Path, setting: Setting) -> None:
+    """Make copies of the folders of other users that are above places in which the session's user writes. Without root,
+    overlayfs cannot make them, since it cannot give them to their owners (EOVERFLOW).
+    """
+    for place in (setting.user.home, setting.cwd, *_SHARED):
+        origin, copy = lower, upper
+        if not is_below(place, target):
+            continue
+        for part in Path(place).relative_to(target).parts:
+            origin, copy = origin / part, copy / part
+            if origin.is_symlink() or not origin.is_dir():
+                break
+            facts = origin.stat()
+            if (facts.st_uid, facts.st_gid) == (os.geteuid(), os.getegid()):
+                break
+            if not os.path.lexists(copy):
+                copy.mkdir()
+                _copy_attributes(origin, copy)
+            if copy.is_symlink() or not copy.is_dir():
+                break
+
+
 def _copy_attributes(source: Path, target: Path) -> None:
     """Copy owner, mode, extended attributes and times of `source` to the upper folder `target`. The session sees the
     attributes of the upper folder, and for example /tmp must stay writable for all.
     """
     found = source.stat()
-    os.chown(target, found.st_uid, found.st_gid)
-    target.chmod(stat.S_IMODE(found.st_mode))
+    if abilities.own().owners:
+        os.chown(target, found.st_uid, found.st_gid)
+        target.chmod(stat.S_IMODE(found.st_mode))
+    else:
+        target.chmod(owner_mode(str(source)))
     with contextlib.suppress(OSError):  # ENOTSUP: one of the two file systems has no extended attributes
         for name in os.listxattr(source):
             if not name.startswith("trusted."):  # attributes that another overlay has set
@@ -241,9 +272,11 @@ def plan_overlays(base: str, places: SharedPlaces) -> BasePlan:
     later = places.host.missing if places.host is not None else []
     table = mounts.read_mounts()
     known = homes.known()
-    plan = plan_base(
-        places.folder_of(base), table, later=later, hidden=(*places.hidden, *known), check=places.check_lower
-    )
+    hidden, folder = (*places.hidden, *known), places.folder_of(base)
+    if abilities.own().whole_mounts:
+        plan = plan_base(folder, table, later=later, hidden=hidden, check=places.check_lower)
+    else:
+        plan = plan_in_frame(folder, table, hidden=hidden, own=str(places.runtime), check=places.check_lower)
     return plan._replace(homes=known)
 
 
@@ -293,8 +326,8 @@ def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, s
     argv, extra = shell_argv(setting)
     return msgspec.structs.replace(
         ground_spec(row, plan, places, tree, size),
-        proc_readonly=masks.readonly(),
-        masked=masks.masked(),
+        proc_readonly=masks.readonly() if abilities.own().owners else [],  # else nobody in the session may write there
+        masked=masks.masked() if abilities.own().owners else [],
         argv=[*_PID_1, *_LEADER, *argv],
         env={**session_env(setting, row.branch, places.profiles.environment()), **extra},
         cwd=[setting.cwd, setting.user.home, "/"],
@@ -313,6 +346,7 @@ def ground_spec(
     parts = () if plan.whole_sys else SHOWN_OF_SYS
     binds = [
         BindMount(source=f"{own}/dev", target="/dev", readonly=True, device_nodes=True, ours=True),
+        *device_binds(),
         BindMount(source=str(places.sys) if plan.whole_sys else f"{own}/sys", target=SYS, readonly=True, ours=True),
         *(BindMount(source=f"{places.sys}/{part}", target=f"{SYS}/{part}", readonly=True, ours=True) for part in parts),
         *(BindMount(source=b.source, target=b.target, readonly=b.readonly, as_user=b.as_user) for b in setting.binds),
@@ -321,7 +355,7 @@ def ground_spec(
     limiter = places.limiter.of_session(setting.limits)
     known, kit = homes.known() if plan.homes is None else plan.homes, places.kit
     resolver = RESOLVER if setting.net == "private" else ""
-    skeletons = {one: kit.skeleton(plan.folder, one, ids, known, resolver) for one in plan.overlays}
+    skeletons = {one: kit.skeleton(plan.folder, one, ids, known, resolver, plan.frame) for one in plan.overlays}
     return StartSpec(
         cgroup=places.cgroup_of(row.session),
         merged=str(places.merged),
@@ -346,9 +380,10 @@ def ground_spec(
 
 def _overlay(plan: BasePlan, target: str, skeleton: str | None, tree: Path) -> Overlay:
     ours = [skeleton] if skeleton else []
+    is_framed = plan.frame is not None and target in plan.frame.folders
     return Overlay(
         target=target,
-        lowers=[*ours, str(_lower(plan, target))],
+        lowers=[*ours, *([] if is_framed else [str(_lower(plan, target))])],
         upper=layout.upper_of(str(tree), target),
         work=layout.work_of(str(tree), target),
         ours=tuple(ours),

@@ -12,8 +12,9 @@ class Abilities(NamedTuple):
     """`marks`: the prefix of the extended attributes of overlayfs and of Waypoint. `whole_mounts`: whether a folder
     with mounts below it can be a layer of an overlay. `cgroups`: whether sessions have control groups. `device_nodes`:
     whether device nodes can be made. `owners`: whether files can be given to other users. `groups`: whether processes
-    can change their groups. `loop_devices`: whether a file can be mounted as a disk. `dumps`: whether CRIU can save
-    processes. `memory_area`: whether captures are written to memory first.
+    can change their groups. `loop_devices`: whether a file can be mounted as a disk. `host_namespaces`: whether a
+    thread that has left the machine's namespaces can return. `dumps`: whether CRIU can save processes. `memory_area`:
+    whether captures are written to memory first.
     """
 
     marks: str
@@ -23,12 +24,13 @@ class Abilities(NamedTuple):
     owners: bool
     groups: bool
     loop_devices: bool
+    host_namespaces: bool
     dumps: bool
     memory_area: bool
 
 
-ROOT = Abilities("trusted.", *[True] * 8)
-ORDINARY = Abilities("user.", *[False] * 8)
+ROOT = Abilities("trusted.", *[True] * 9)
+ORDINARY = Abilities("user.", *[False] * 9)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from waypoint.linux.calls import abilities
 from waypoint.linux.tasks import namespaces, pidfd
 
 Result = TypeVar("Result")
@@ -75,6 +76,10 @@ def _work_behind(enter: Callable[[], None], work: Callable[[], Result]) -> Resul
     if threading.current_thread() is threading.main_thread():
         with ThreadPoolExecutor(max_workers=1) as thread:
             return thread.submit(lambda: _work_behind(enter, work)).result()
+    if not abilities.own().host_namespaces:
+        with ThreadPoolExecutor(max_workers=1) as thread:  # which ends in the other namespace
+            thread.submit(enter).result()
+            return thread.submit(work).result()
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter()

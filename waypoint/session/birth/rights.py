@@ -5,16 +5,18 @@ Every planned session passes `restricted`, so a capture, a fork or an undo gives
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 
 import msgspec
 
 from waypoint.launch.ground import homes, id_choice
 from waypoint.launch.ground.limits import fill_in
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import access, beneath, mounts
 from waypoint.linux.storage.descriptors import open_folder
-from waypoint.model.errors import NotAllowed, StateConflict, UsageProblem
-from waypoint.model.paths import is_below, spelled
+from waypoint.model.errors import HostLacks, NotAllowed, StateConflict, UsageProblem
+from waypoint.model.paths import SET_UP_BY_ROOT, is_below, spelled
 from waypoint.model.records import NOBODY, Bind, Ref, SessionLimits, Setting, User, pinned_id
 from waypoint.model.users import user_name
 from waypoint.records import callers
@@ -155,6 +157,10 @@ def restricted(resources: Resources, setting: Setting) -> Setting:
     """
     for bind in setting.binds:
         _check_bind(bind)
+    if not abilities.own().owners and setting.user.uid != os.geteuid():
+        said = f"this home works without root, so all its sessions belong to {user_name(os.geteuid())}"
+        on = f"user {setting.user.name}"
+        raise HostLacks("start a session as", on, said, SET_UP_BY_ROOT, code="needs-root")
     uid, caller = _restricted_user(resources), callers.current()
     if uid is not None:
         return _of_user(resources, find_user("/", str(uid)), setting)

@@ -26,7 +26,8 @@ _TYPES = {
     entries.BLOCK: tarfile.BLKTYPE,
     entries.FIFO: tarfile.FIFOTYPE,
 }
-_OPAQUE = b"trusted.overlay.opaque"
+_OPAQUE = (b"trusted.overlay.opaque", b"user.overlay.opaque")
+_OWN_ATTRIBUTES = tuple(f"{one}.{whose}.".encode() for one in ("trusted", "user") for whose in ("overlay", "waypoint"))
 _WHITEOUT = bytes(8)
 _NANO = 10**9
 
@@ -84,7 +85,7 @@ class LayerWriter:
             self._add_file(entry, info)
             return
         self._tar.addfile(info)
-        if (_OPAQUE, b"y") in entry.xattrs:
+        if any((name, b"y") in entry.xattrs for name in _OPAQUE):
             self._tar.addfile(tarfile.TarInfo(f"{name}/.wh..wh..opq"))
 
     def _add_file(self, entry: TreeEntry, info: tarfile.TarInfo) -> None:
@@ -111,7 +112,7 @@ class LayerWriter:
         info.pax_headers = {
             f"SCHILY.xattr.{os.fsdecode(key)}": os.fsdecode(value)
             for key, value in entry.xattrs
-            if not key.startswith((b"trusted.overlay.", b"trusted.waypoint.")) and b"=" not in key
+            if not key.startswith(_OWN_ATTRIBUTES) and b"=" not in key
         }
         if entry.mtime % _NANO or entry.mtime < 0:
             seconds, nanoseconds = divmod(abs(entry.mtime), _NANO)

@@ -1,0 +1,118 @@
+"""An ordinary user on a machine where Waypoint was never set up: no root, no CRIU, no control groups."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.people import Person, new_person
+from tests.homes import Home
+from tests.processes_now import processes
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "public-checkout")]
+
+
+class Alone:
+    """A person whose commands find no home that root has set up."""
+
+    def __init__(self, person: Person) -> None:
+        self.person = person
+        self.home = Home(person.home / ".local/share/waypoint")
+
+    def can(self, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return self.person.can(self.home, *words, cwd=str(self.person.home), **variables)
+
+    def must(self, *words: str) -> str:
+        done = self.can(*words)
+        assert done.returncode == 0, f"waypoint {' '.join(words)}: {done.returncode}: {done.stderr}{done.stdout}"
+        return done.stdout
+
+    def runs(self, text: str, branch: str = "main") -> str:
+        return self.must("exec", "-b", branch, "--", text).strip()
+
+    def processes(self) -> list[int]:
+        found = []
+        for one in processes():
+            with contextlib.suppress(OSError):  # it has just ended
+                if os.stat(one.folder).st_uid == self.person.uid:
+                    found.append(one.pid)
+        return found
+
+    def log(self) -> str:
+        return (self.home.path / "daemon.log").read_text()
+
+
+@pytest.fixture
+def alone() -> Iterator[Alone]:
+    with new_person("alone", "/bin/bash") as person:
+        made = Alone(person)
+        (person.home / "kept").write_text("machine\n")
+        os.chown(person.home / "kept", person.uid, person.gid)
+        try:
+            yield made
+        finally:
+            made.can("stop", "--all", "--discard")
+            made.can("daemon", "stop")
+            for pid in made.processes():
+                os.kill(pid, signal.SIGKILL)
+            subprocess.run(["rm", "-rf", f"/tmp/waypoint-{person.uid}"], check=True)
+
+
+def test_a_user_without_root_has_all_verbs_at_the_tier_respawn(alone: Alone) -> None:
+    first = alone.can("shell", "-d")
+    assert (first.returncode, first.stdout) == (0, "main\n"), first.stderr + alone.log()
+    assert first.stderr.count("\n") == 1
+    assert "works without root" in first.stderr
+    alone.runs("cd /tmp; export KEPT=1; say() { echo said; }; sleep 1234 &")
+    alone.runs("echo session >~/kept; rm ~/.profile; mkdir ~/new; echo t >/tmp/of-alone; echo v >/var/tmp/of-alone")
+    assert alone.runs("id -un; id -u") == f"{alone.person.name}\n{alone.person.uid}"
+    found = json.loads(alone.must("checkpoint", "one", "--json"))
+    assert (found["tier"], [one["code"] for one in found["degraded"]]) == ("respawn", ["no-processes"])
+    assert found["degraded"][0]["subject"] == "no-root"
+    alone.runs("rm -r ~/new; echo later >~/kept; unset KEPT; cd /")
+    assert "sleep 1234" in alone.can("restore", "one").stderr
+    state = (
+        "cat ~/kept; test -d ~/new && echo new; echo $KEPT; say; pwd; jobs | grep -c sleep; cat /tmp/of-* /var/tmp/of-*"
+    )
+    home = alone.person.home
+    assert alone.runs(state) == "session\nnew\n1\nsaid\n/tmp\n1\nt\nv"
+    alone.must("undo", "-b", "main")
+    assert alone.runs("cat ~/kept; pwd; echo .$KEPT") == "later\n/\n."
+    assert alone.must("fork", "one", "two", "three").split() == ["two", "three"]
+    assert alone.runs(state, "three") == "session\nnew\n1\nsaid\n/tmp\n1\nt\nv"
+    assert {one["branch"] for one in json.loads(alone.must("ps", "--json"))} == {"main", "two", "three"}
+    assert alone.must("run", "-b", "two", "--", "cat", f"{home}/kept") == "session\n"
+    assert alone.must("cat", f"one:{home}/kept") == "session\n"
+    for words in (("apply", "one"), ("mount", "one", str(home)), ("shell", "-d", "others", "--user", "root")):
+        refused = alone.can(*words)
+        assert (refused.returncode, "works without root" in refused.stderr) == (3, True), words
+    changed = {tuple(line.split()[:2]) for line in alone.must("diff", "three").splitlines()[:-1]}
+    assert changed == {
+        ("M", f"{home}/kept"),
+        ("D", f"{home}/.profile"),
+        ("A", f"{home}/new/"),
+        ("A", "/tmp/of-alone"),
+        ("A", "/var/tmp/of-alone"),
+    }
+    assert "one" in alone.must("log", "main")
+    alone.must("stop", "two", "three", "--discard")
+    alone.must("stop", "main")
+    assert alone.can("shell", "-d").returncode == 0
+    assert alone.runs("cat ~/kept; pwd") == "later\n/"
+    assert (home / "kept").read_text() == "machine\n"
+    assert (home / ".profile").exists()
+    alone.must("setup", "--remove", "--yes")
+    wait_until(lambda: not alone.processes(), "no process is left")
+    tops = (str(home / ".local/share"), "/tmp", "/var/tmp", "/dev/shm", "/run")
+    assert [entry.path for top in tops for entry in os.scandir(top) if is_of(entry, alone.person)] == []
+    assert f"waypoint-{alone.person.uid}" not in Path("/proc/self/mountinfo").read_text()
+
+
+def is_of(entry: "os.DirEntry[str]", person: Person) -> bool:
+    return entry.stat(follow_symlinks=False).st_uid == person.uid
