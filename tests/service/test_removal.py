@@ -15,8 +15,10 @@ from tests.waiting import DEADLINE_S
 from waypoint.branch import removal
 from waypoint.branch.undo import plan
 from waypoint.capture.captures import Captures
+from waypoint.capture.storing.base_records import capture_of as capture_of_base
+from waypoint.capture.storing.base_records import record_base
 from waypoint.model.errors import Failed, StateConflict, UnknownName
-from waypoint.model.records import Capture, Point, Ref, Standing
+from waypoint.model.records import BaseRef, Capture, Point, Ref, Standing, base_of
 from waypoint.records.names import Names
 from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
@@ -66,6 +68,36 @@ def test_a_name_keeps_its_capture_and_only_the_records_of_the_ancestors(names: N
     with pytest.raises(UnknownName, match="gc"):
         names.resolve(first.id)
     assert remove(captures, names) == []
+
+
+def test_a_base_stays_while_a_name_a_session_or_a_capture_needs_it(names: Names, captures: Captures) -> None:
+    base, ref = capture_of_base("b" * 32), BaseRef(capture="b" * 32, source="/srv", created=1.0)
+    with names.change("base create") as change:
+        record_base(change, base, "b" * 64)
+        change.put_base("deb", ref)
+    assert remove(captures, names) == []
+    row = row_of("main")
+    row = msgspec.structs.replace(row, setting=msgspec.structs.replace(row.setting, base=base_of(base.id)))
+    with names.change("base rm") as change:
+        change.reserve(row)
+        change.put_base("deb", None)
+    assert remove(captures, names) == []
+    with names.change("start") as change:
+        change.ready(row, None)
+    on_it = capture_of(row)
+    end(names, row, on_it)
+    assert remove(captures, names) == []
+    move(names, "main", None)
+    assert remove(captures, names, limit=1) == [on_it.id]
+    assert remove(captures, names) == [base.id]
+    with names.change("base create") as change:
+        record_base(change, base, "b" * 64)
+        change.put_base("deb", ref)
+    captures.drop(base)  # by the gc that has removed it before: it would fail if it did not leave the files
+    with pytest.raises(UnknownName), captures.hold(base):
+        pass
+    captures.readmit(base.id)
+    assert (names.captures(), names.removed(), names.bases()) == ([base], set(), {"deb": ref})
 
 
 def test_a_policy_keeps_the_last_captures_of_each_branch_and_of_each_day(names: Names, captures: Captures) -> None:

@@ -175,7 +175,7 @@ def remove(
     with captures.removing() as take, names.change(VERB) as change:
         if (change.last_number(), change.intents()) != seen:
             found = survey(change, since, policy, first)
-        free = take(found.removable[:limit])
+        free = take(_not_below(change, found.removable[:limit]))
         chosen = _mark_removed(captures, change, [capture for capture in found.removable if capture in free])
         forgotten = found.parents.keys() - _ancestry(found.parents, found.parents.keys() - found.removed - free)
         change.forget_captures(forgotten)
@@ -197,9 +197,15 @@ def give_up(
         if (change.last_number(), change.intents()) != seen:
             found = survey(change, since, policy)
         may_go = {*found.removable, *found.only_undo()}
-        chosen = _mark_removed(captures, change, sorted(take(may_go.intersection(choose(found)))))
+        chosen = _mark_removed(captures, change, sorted(take(_not_below(change, may_go.intersection(choose(found))))))
         change.note = _note(change, chosen, 0)
     return chosen
+
+
+def _not_below(change: Change, captures: Iterable[str]) -> list[str]:
+    """The captures without bases of sessions that have been reserved since the survey, which is no entry of the log."""
+    below = change.bases_in_use()
+    return [one for one in captures if one not in below]
 
 
 def _mark_removed(captures: Captures, change: Change, ids: Sequence[str]) -> list[Capture]:

@@ -515,7 +515,12 @@ class Captures:
         return self._area.hot.used_bytes() + self._area.pool.unique_bytes()
 
     def drop(self, capture: Capture) -> None:
-        """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded."""
+        """Remove a capture from disk, now or at the end of its last `hold`. The capture must not be recorded; a base
+        that was recorded once more meanwhile (its id follows from its content) stays.
+        """
+        is_recorded = capture.is_base and bool(self._names.captures_of([capture.id], may_lack=True))
+        if is_recorded and not self._names.standing(capture.id).removed:
+            return
         self.note_dumped(capture.id)
         if (unfinished := self._unfinished.pop(capture.id, None)) is not None:
             unfinished.exception()  # waits for its end
