@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +102,10 @@ def test_a_user_without_root_has_all_verbs_at_the_tier_respawn(alone: Alone) -> 
         ("A", "/var/tmp/of-alone"),
     }
     assert "one" in alone.must("log", "main")
+    for pid in alone.processes():
+        if b"/daemon/" in Path(f"/proc/{pid}/cmdline").read_bytes():  # the daemon and its supervisor
+            os.kill(pid, signal.SIGKILL)
+    assert alone.runs(state, "three") == "session\nnew\n1\nsaid\n/tmp\n1\nt\nv"
     alone.must("stop", "two", "three", "--discard")
     alone.must("stop", "main")
     assert alone.can("shell", "-d").returncode == 0
@@ -116,3 +121,37 @@ def test_a_user_without_root_has_all_verbs_at_the_tier_respawn(alone: Alone) -> 
 
 def is_of(entry: "os.DirEntry[str]", person: Person) -> bool:
     return entry.stat(follow_symlinks=False).st_uid == person.uid
+
+
+WITHOUT_NAMESPACES = """
+import ctypes, os, sys
+uid, home, *command = sys.argv[1:]
+parent, child = os.pipe(), os.pipe()
+if (pid := os.fork()) == 0:
+    assert ctypes.CDLL(None).unshare(0x10000000) == 0
+    os.write(parent[1], b".")
+    os.read(child[0], 1)
+    os.setgid(0)
+    os.setuid(0)
+    open("/proc/sys/user/max_user_namespaces", "w").write("0")
+    os.setgroups([])
+    os.setgid(int(uid))
+    os.setuid(int(uid))
+    os.chdir(home)
+    os.execv(command[0], command)
+os.read(parent[0], 1)
+for name in ("uid_map", "gid_map"):
+    open(f"/proc/{pid}/{name}", "w").write("0 0 65536")
+os.write(child[1], b".")
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+"""Runs a command as a user on a machine that gives no user namespaces to anybody."""
+
+
+def test_a_machine_without_user_namespaces_is_named(alone: Alone) -> None:
+    words = [sys.executable, "-c", WITHOUT_NAMESPACES, str(alone.person.uid), str(alone.person.home)]
+    words += alone.home.argv("shell", "-d", "--json")
+    done = subprocess.run(words, env=alone.person.env(alone.home), capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (3, "no-user-namespaces"), done.stderr
+    assert "user.max_user_namespaces is 0" in done.stdout
+    assert "works without root" not in done.stderr

@@ -36,8 +36,7 @@ def start_daemon(home: str) -> int:
         raise HostLacks(
             "reach", on, "it cannot be reached from inside a session", "run the command outside of the session"
         )
-    if os.geteuid() != 0 and home == os.path.realpath(own_home()):
-        _make_own(home)
+    is_made = os.geteuid() != 0 and home == os.path.realpath(own_home()) and _make_own(home)
     if os.geteuid() != 0 and not is_without_root(home):
         raise HostLacks(
             "start",
@@ -69,11 +68,15 @@ def start_daemon(home: str) -> int:
     if not words.startswith("ready "):
         said = words.removeprefix("error ").strip() or "the supervisor ended without a message"
         raise Failed("start", on, said, f"see the daemon's log: {spelled(home, 'daemon', 'logs')}")
+    if is_made:
+        _say_what_root_adds(home)
     return int(words.removeprefix("ready "))
 
 
-def _make_own(home: str) -> None:
-    """Make the home of an ordinary user who needs no root, if it is missing. Root's setup makes all others."""
+def _make_own(home: str) -> bool:
+    """Make the home of an ordinary user, which works without root, if it is missing. Root's setup makes all others.
+    Return whether it was made.
+    """
     import json
 
     from waypoint.model.paths import home_id
@@ -83,21 +86,22 @@ def _make_own(home: str) -> None:
     config |= {WITHOUT_ROOT: uid, "ids": {"first": 0}}
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)
-        if not os.listdir(home):
-            aside = f"{config_path(home)}.{os.getpid()}"
-            with open(aside, "x") as file:
-                file.write(json.dumps(config, indent=1) + "\n")
-            os.rename(aside, config_path(home))
-            _say_what_root_adds(home)
+        if os.listdir(home):
+            return False
+        aside = f"{config_path(home)}.{os.getpid()}"
+        with open(aside, "x") as file:
+            file.write(json.dumps(config, indent=1) + "\n")
+        os.rename(aside, config_path(home))
     except OSError as error:
         said = error.strerror or str(error)
         raise HostLacks("make", f"the home {home}", said, SET_UP_BY_ROOT) from error
+    return True
 
 
 def _say_what_root_adds(home: str) -> None:
     sys.stderr.write(
         f"waypoint: made {home}, which works without root: checkpoints keep files, shells and the command lines of "
-        f"programs; root would add their memory (CRIU), limits, ports and fast snapshots: {SET_UP_BY_ROOT}\n"
+        f"programs; root would add their memory (CRIU), limits and fast snapshots: {SET_UP_BY_ROOT}\n"
     )
 
 

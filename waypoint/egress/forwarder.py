@@ -1,9 +1,9 @@
 """A program that forwards connections from ports of the machine into a session (`shell --publish`), and the loop of it.
 
 The program is started as root, with listening sockets of the machine's network. It enters the session's network, so
-that the sockets which it makes there are the session's, takes the ids of a user that owns nothing, prints its pid and
-goes on in the background until the session's pid 1 has ended. So it outlives the daemon. What it reads comes from
-outside and from the session; it looks at none of it.
+that the sockets which it makes there are the session's, takes the ids of a user that owns nothing (without root it
+drops its capabilities instead), prints its pid and goes on in the background until the session's pid 1 has ended. So it
+outlives the daemon. What it reads comes from outside and from the session; it looks at none of it.
 
 It keeps MOST_CONNECTIONS at most: one more closes the one that has been idle the longest. Each keeps at most PIECE
 bytes for each direction.
@@ -21,7 +21,8 @@ import sys
 from collections.abc import Mapping
 
 from waypoint.egress import plan
-from waypoint.linux.tasks import namespaces, pidfd, procfs
+from waypoint.linux.calls import abilities
+from waypoint.linux.tasks import namespaces, own_namespace, pidfd, procfs
 
 MOST_CONNECTIONS = 384
 PIECE = 1 << 16
@@ -227,9 +228,12 @@ def main(argv: list[str]) -> None:
     namespaces.setns(network_fd, namespaces.CLONE_NEWNET)
     os.close(network_fd)
     os.chdir("/")
-    os.setgroups([])
-    os.setresgid(owner, owner, owner)
-    os.setresuid(owner, owner, owner)
+    if abilities.own().owners:
+        os.setgroups([])
+        os.setresgid(owner, owner, owner)
+        os.setresuid(owner, owner, owner)
+    else:
+        own_namespace.drop_capabilities()
     child = os.fork()
     if child:
         print(child, flush=True)

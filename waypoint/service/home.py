@@ -217,8 +217,6 @@ class Home:
         steps.arm(pause_at)
         os.makedirs(path, mode=0o700, exist_ok=True)
         config = _config(path)
-        if not abilities.own().whole_mounts:
-            host_mounts = None  # the kernel passes the machine's mounts on, and locks them
         home = cls(Path(path).resolve(), config, criu, host_mounts)
         if not home.names.live():
             home._launcher.open()  # it starts in the background, while the sessions that wait for a daemon are adopted

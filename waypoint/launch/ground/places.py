@@ -101,7 +101,7 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
         ids=IdChoice(first_id, runtime, runtime / "kit"),
         cgroup=group,
         profiles=Profiles(home),
-        host=None if host_mounts is None else HostMounts(host_mounts, _hidden(home, runtime)),
+        host=_follow(host_mounts, _hidden(home, runtime)),
         limiter=limiter,
     )
     homes.note(home, runtime)
@@ -122,6 +122,12 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
             raise
         return places._replace(sys=Path("/sys"))
     return places
+
+
+def _follow(host_mounts: int | None, hidden: tuple[str, ...]) -> HostMounts | None:
+    if host_mounts is None or not abilities.own().whole_mounts:  # else the kernel passes the mounts on, and locks them
+        return None
+    return HostMounts(host_mounts, hidden)
 
 
 def _make_group(home_id: str, runtime: Path) -> tuple[str, list[str]]:

@@ -19,7 +19,7 @@ from waypoint.linux.calls import libc
 from waypoint.linux.tasks import namespaces
 
 _NS_GET_PARENT = 0xB702
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
 _CAPABILITY_VERSION = 0x20080522
 _HEADER = struct.Struct("=Ii")
 _SETS = struct.Struct("=6I")  # effective, permitted, inheritable; each of the lower and then of the upper 32
@@ -86,6 +86,12 @@ def _keep_capabilities() -> None:
     for number in range(64):
         if (permitted | permitted_high << 32) >> number & 1:
             libc.call("prctl", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, number, 0, 0)
+
+
+def drop_capabilities() -> None:
+    """Drop all capabilities of the caller, also for the programs that it executes."""
+    libc.call("prctl", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    libc.call("capset", _HEADER.pack(_CAPABILITY_VERSION, 0), bytes(_SETS.size))
 
 
 def _why_off() -> str:

@@ -14,10 +14,12 @@ import os
 import signal
 import time
 
+from waypoint.linux.storage import files
 from waypoint.linux.tasks import pidfd, procfs
 
 FOLDER = "process-groups"
 _ROOTS, _STOPPED = "roots", "stopped"
+_LARGE = 4096  # bytes of `roots` from which ended processes are left out of it
 _LOOK_S = 0.002
 _ENDED, _STANDING = frozenset("ZXx"), frozenset("TtZXx")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -30,7 +32,16 @@ def is_one(path: str) -> bool:
 
 def add(path: str, pid: int) -> None:
     """Put a process into the group. Raises FileNotFoundError if there is no such group, ProcessLookupError."""
-    _note(path, _ROOTS, pid, procfs.start_ticks(pid))
+    folder = files.lock_folder(path)
+    try:
+        name = f"{path}/{_ROOTS}"
+        if os.path.exists(name) and os.path.getsize(name) > _LARGE:  # processes entered, and have ended since
+            rows = [row for row in _listed(name) if procfs.is_same(*row)]
+            content = "".join(f"{one} {start}\n" for one, start in rows)
+            files.publish(name, content.encode(), durable=False)
+        _note(path, _ROOTS, pid, procfs.start_ticks(pid))
+    finally:
+        os.close(folder)
 
 
 def members(path: str) -> list[int]:
