@@ -253,11 +253,14 @@ class Reader:
         return self.names_of_all([capture_id])[capture_id]
 
     def names_of_all(self, captures: Sequence[str]) -> dict[str, list[str]]:
-        """The names of each of these captures, by the capture's id."""
+        """The names of each of these captures, by the capture's id: of branches, checkpoints and bases."""
         found: dict[str, list[str]] = {capture: [] for capture in captures}
         query = "SELECT capture, name FROM refs WHERE capture IN ({})"
         for capture, name in sorted(self._rows_of(query, captures), key=lambda row: in_order(row[1])):
             found[capture].append(name)
+        for name, base in self.bases().items():
+            if base.capture in found:
+                found[base.capture].append(name)
         return found
 
     def check_new(self, name: str, kind: str) -> None:

@@ -114,9 +114,6 @@ def _all(home: Home) -> tuple[list[_Named], list[LiveRow]]:
     removed = home.names.removed()
     captures = [capture for capture in reversed(home.names.captures()) if capture.id not in removed]
     names = home.names.names_of_all([capture.id for capture in captures])
-    for name, base in home.names.bases().items():
-        if base.capture in names:
-            names[base.capture].append(name)
     return [(capture, names[capture.id]) for capture in captures], home.names.live()
 
 
