@@ -3,9 +3,11 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from waypoint.linux.calls import libc
 from waypoint.linux.storage import beneath, mounts
 
 
@@ -98,3 +100,17 @@ def test_mounts_below_the_root_are_read_only_with_across(folder: int, tmp_path: 
     finally:
         mounts.umount(place)
     assert found == [None, b"below"]
+
+
+def test_a_lookup_that_a_rename_elsewhere_disturbs_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    real, left = libc.syscall, [BlockingIOError(errno.EAGAIN, "a rename")] * 3
+
+    def syscall(*given: Any, **named: Any) -> int:
+        if left:
+            raise left.pop()
+        return real(*given, **named)
+
+    monkeypatch.setattr(libc, "syscall", syscall)
+    assert beneath.read_in_root(tmp_path, "file", 10) == b""
+    assert not left

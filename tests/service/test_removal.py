@@ -97,7 +97,7 @@ def test_a_base_stays_while_a_name_a_session_or_a_capture_needs_it(names: Names,
     with pytest.raises(UnknownName), captures.hold(base):
         pass
     captures.readmit(base.id)
-    assert names.names_of(base.id) == ["deb"]
+    assert names.names_with_bases([base.id]) == {base.id: ["deb"]}
     assert (names.captures(), names.removed(), names.bases()) == ([base], set(), {"deb": ref})
 
 

@@ -253,11 +253,16 @@ class Reader:
         return self.names_of_all([capture_id])[capture_id]
 
     def names_of_all(self, captures: Sequence[str]) -> dict[str, list[str]]:
-        """The names of each of these captures, by the capture's id: of branches, checkpoints and bases."""
+        """The names of each of these captures, by the capture's id."""
         found: dict[str, list[str]] = {capture: [] for capture in captures}
         query = "SELECT capture, name FROM refs WHERE capture IN ({})"
         for capture, name in sorted(self._rows_of(query, captures), key=lambda row: in_order(row[1])):
             found[capture].append(name)
+        return found
+
+    def names_with_bases(self, captures: Sequence[str]) -> dict[str, list[str]]:
+        """Like `names_of_all`, with the names of bases."""
+        found = self.names_of_all(captures)
         for name, base in self.bases().items():
             if base.capture in found:
                 found[base.capture].append(name)

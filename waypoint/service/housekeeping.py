@@ -445,7 +445,7 @@ def _stays(home: Home) -> list[str]:
 
 def _kept(home: Home, found: removal.Survey) -> list[KeptFacts]:
     captures = home.names.captures_of(list(found.kept.keys() - found.removed), may_lack=True)
-    names = home.names.names_of_all(list(captures))
+    names = home.names.names_with_bases(list(captures))
     return [
         KeptFacts(
             capture=capture.id,

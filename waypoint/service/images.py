@@ -49,13 +49,13 @@ def _verify(home: Home, read_data: bool) -> VerifyFacts:  # noqa: FBT001
         read_data=read_data,
         images=len(captures),
         damage=damage,
-        stored_again=[name for one in again if images.is_hot(one) for name in home.names.names_of(one.id)],
+        stored_again=[name for one in again if images.is_hot(one) for name in _names(home, [one.id])],
     )
 
 
 def _names(home: Home, captures: list[str]) -> Iterator[str]:
-    for capture_id in captures:
-        yield from home.names.names_of(capture_id) or [capture_id]
+    for capture_id, names in home.names.names_with_bases(captures).items():
+        yield from names or [capture_id]
 
 
 async def unlock(home: Home, request: UnlockRequest) -> None:

@@ -113,7 +113,7 @@ def _named(home: Home, wanted: list[str]) -> tuple[list[_Named], list[LiveRow]]:
 def _all(home: Home) -> tuple[list[_Named], list[LiveRow]]:
     removed = home.names.removed()
     captures = [capture for capture in reversed(home.names.captures()) if capture.id not in removed]
-    names = home.names.names_of_all([capture.id for capture in captures])
+    names = home.names.names_with_bases([capture.id for capture in captures])
     return [(capture, names[capture.id]) for capture in captures], home.names.live()
 
 

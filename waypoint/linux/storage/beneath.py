@@ -23,6 +23,9 @@ MISPLACED = errno.EXDEV
 _MOST_PATH = 1000
 """Characters of a path that is passed to the kernel in one piece: at most four bytes each, 4095 bytes in all."""
 
+_TRIES = 100
+"""Other causes of EAGAIN stay: a file has a lease, and is opened with O_NONBLOCK."""
+
 _OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
 
 
@@ -79,7 +82,13 @@ def _opened_folder(path: StrPath) -> Iterator[int]:
 
 def _open(folder_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
     how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, mode, _IN_ROOT | _NO_MAGICLINKS | resolve)
-    return libc.syscall("openat2", folder_fd, os.fsencode(path) or b".", how, len(how), path=path)
+    for again in range(_TRIES, 0, -1):
+        try:
+            return libc.syscall("openat2", folder_fd, os.fsencode(path) or b".", how, len(how), path=path)
+        except BlockingIOError:  # something was renamed or mounted on the machine while the kernel looked up a `..`
+            if again == 1:
+                raise
+    raise AssertionError
 
 
 @contextlib.contextmanager
