@@ -4,6 +4,7 @@ import array
 import ctypes
 import os
 import select
+import signal
 import socket
 import struct
 import tempfile
@@ -468,6 +469,29 @@ def user_of_client() -> Generator[None, None, Any]:
     server = listener.accept()[0]
     yield
     found, user, group = struct.unpack("iII", server.getsockopt(1, 17, 12))
+    return found == pid, user, group
+
+
+@kept
+def user_of_listener() -> Generator[None, None, Any]:
+    """Who listens, for a client that connects later."""
+    path = f"{tempfile.mkdtemp()}/socket"
+    os.chmod(os.path.dirname(path), 0o777)
+    reader, writer = os.pipe()
+
+    def work() -> None:
+        os.setresgid(77, 77, 77), os.setresuid(78, 78, 78)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path), listener.listen()
+            os.write(writer, b".")
+            signal.pause()
+
+    pid = child(work)
+    os.read(reader, 1)
+    yield
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(path)
+    found, user, group = struct.unpack("iII", client.getsockopt(1, 17, 12))
     return found == pid, user, group
 
 

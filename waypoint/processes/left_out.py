@@ -6,6 +6,7 @@ CRIU's images have the time that was left, from which the moment follows.
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import resource
@@ -139,6 +140,7 @@ def find(init: int, pids: Collection[int]) -> Found:
     """
     usual = settings.own()
     found = _Search(pids)
+    has_semaphores = functools.cache(functools.partial(shared_memory.has_semaphores, init))
     for pid in pids:
         with contextlib.suppress(OSError):
             for tid, values in settings.differing(pid, procfs.threads(pid), usual).items():
@@ -146,7 +148,9 @@ def find(init: int, pids: Collection[int]) -> Found:
                     inner = procfs.inner_pid(pid), procfs.inner_pid(tid)
                     found.kept += [LeftOut(*inner, name, value) for name, value in values.items()]
         with contextlib.suppress(OSError):
-            found.lost += _lost_by(init, pid)
+            found.lost += _lost_by(pid)
+            if kcmp.undoes_semaphores(pid, init) and has_semaphores():
+                found.lost.append(degradation("semaphore-undo", _who(pid)))
         with contextlib.suppress(OSError):
             for fd, path in procfs.open_files(pid).items():
                 with contextlib.suppress(OSError):  # it was closed
@@ -302,7 +306,7 @@ def _has_other_peer(sock: socket.socket, pids: Collection[int]) -> bool:
     return is_client or peer not in pids
 
 
-def _lost_by(init: int, pid: int) -> Iterator[Degradation]:
+def _lost_by(pid: int) -> Iterator[Degradation]:
     name = procfs.stat(pid).name
     who = f"{name} (pid {procfs.inner_pid(pid)})"
     if name.startswith(_FAKEROOT):
@@ -313,5 +317,3 @@ def _lost_by(init: int, pid: int) -> Iterator[Degradation]:
         yield degradation("timer-of-day", who)
     if (limit := resource.prlimit(pid, resource.RLIMIT_CPU)[0]) != resource.RLIM_INFINITY:
         yield degradation("processor-limit", who, str(limit))
-    if kcmp.undoes_semaphores(pid, init) and shared_memory.has_semaphores(init):
-        yield degradation("semaphore-undo", who)

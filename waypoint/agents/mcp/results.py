@@ -55,9 +55,15 @@ class SessionState:
     exchanged: ExchangedFacts | None = None
 
 
+def unusual(found: list[ConditionFacts]) -> list[ConditionFacts]:
+    """Without the conditions that most sessions have, which commands do not print either."""
+    return [one for one in found if not one.get("usual")]
+
+
 def state_of(facts: SessionFacts) -> SessionState:
     """The state of a session. Empty lists are left out."""
     found: dict[str, Any] = {one.name: getattr(facts, one.name) for one in fields(SessionState)}
+    found["degraded"] = unusual(facts.degraded or [])
     known: dict[str, Any] = {name: value for name, value in found.items() if value != []}
     return SessionState(**known)
 
@@ -140,6 +146,7 @@ class Capture:
 
 def capture_of(facts: CaptureFacts) -> Capture:
     known: dict[str, Any] = {one.name: getattr(facts, one.name) for one in fields(Capture)}
+    known["degraded"] = unusual(facts.degraded)
     return Capture(**known)
 
 

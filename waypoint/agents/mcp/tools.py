@@ -22,6 +22,7 @@ from waypoint.agents.mcp.results import (
     Written,
     capture_of,
     state_of,
+    unusual,
 )
 from waypoint.agents.mcp.toolbox import tool
 from waypoint.agents.mcp.words import Branch, Limit, MaxBytes, Name, New, Offset, Path, Paths
@@ -176,7 +177,8 @@ def checkpoint(
     force: Annotated[bool, Meta(description="Move the name if a checkpoint has it already.")] = False,
 ) -> CheckpointFacts:
     """Capture a running session under a name: files, processes with their memory, terminal, shell. It continues."""
-    return call.client.session(branch).checkpoint(name, message=message, tier=tier, force=force)
+    made = call.client.session(branch).checkpoint(name, message=message, tier=tier, force=force)
+    return replace(made, degraded=unusual(made.degraded))
 
 
 @tool("log", "List captures", "reads")
