@@ -170,6 +170,7 @@ sys.exit(seccomp.why_not() or 0)
 
 PROBES: dict[str, Callable[[], str]] = {
     "apt-get": _answers("apt-get", "--version"),
+    "buildah": _answers("buildah", "--version"),
     "busybox": _answers("busybox", "true"),
     "perf-cgroup": _perf_cgroup,
     "own-criu": _own_criu,

@@ -16,8 +16,8 @@ from tests.collecting import collecting
 from tests.store import oci_images
 from tests.store.oci_images import Image, Member, folder, hard_link, layer, link, put_layout, put_saved, tar_of
 from waypoint.linux.storage import filesystem
-from waypoint.model.errors import StoreDamaged
-from waypoint.store.oci.image import OciImage, Source, is_layout, unpack_oci
+from waypoint.model.errors import StoreDamaged, UsageProblem
+from waypoint.store.oci.image import OciImage, Source, unpack_oci
 
 pytestmark = pytest.mark.privileged
 
@@ -278,13 +278,13 @@ def test_damaged_images_are_refused(tmp_path: Path) -> None:
             with check(name):
                 place = put_layout(tmp_path / name, image)
                 damage(place)
-                with pytest.raises(StoreDamaged, match=words):
+                with pytest.raises(UsageProblem if name == "nothing" else StoreDamaged, match=words):
                     unpack(place, tmp_path / f"{name}-tree")
         whole = tar_of(put_layout(tmp_path / "whole", image)).read_bytes()
         for size in (0, 100, 512, len(whole) // 2):
             with check(f"{size} bytes of the archive"):
                 (tmp_path / "short.tar").write_bytes(whole[:size])
-                with pytest.raises(StoreDamaged):
+                with pytest.raises(UsageProblem):
                     unpack(tmp_path / "short.tar", tmp_path / f"short-{size}")
 
 
@@ -298,7 +298,7 @@ def test_an_image_that_does_not_fit_on_the_disk_is_refused(tmp_path: Path, monke
     bomb = Image([layer(Member("zeros", content=bytes(8 << 20)))])
     assert "more than the 1048576 bytes" in refusal(tmp_path / "layer", bomb)
     archive = tar_of(put_layout(tmp_path / "image", Image(bomb.layers, compression="")), gzip.compress)
-    with pytest.raises(StoreDamaged, match="more than the 1048576 bytes"):
+    with pytest.raises(UsageProblem, match="more than the 1048576 bytes"):
         unpack(archive, tmp_path / "tree")
 
 
@@ -308,7 +308,6 @@ def test_the_image_for_this_machine_is_chosen(tmp_path: Path) -> None:
     lacking = {**Image([], architecture="mips").blobs()[0], "platform": {"os": "linux", "architecture": "mips"}}
     attestation = {**note.blobs()[0], "platform": {"os": "unknown", "architecture": "unknown"}}
     many = put_layout(tmp_path / "many", other, own, more=[lacking, attestation])
-    assert is_layout(Source(os.open(many, os.O_RDONLY), str(many)))
     assert unpack(many, tmp_path / "own").platform == f"linux/{oci_images.MACHINE}"
     assert os.listdir(tmp_path / "own") == [oci_images.MACHINE]
     unpack(many, tmp_path / "other", platform="linux/s390x")

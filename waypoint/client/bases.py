@@ -14,11 +14,12 @@ class Bases:
         """Use Client.bases. `home`: its real path."""
         self._home = home
 
-    def create(self, name: str, source: str | None = None, *, force: bool = False) -> BaseMadeFacts:
-        """Make a base of the folder `source`, an absolute path; without it, of this machine as it is now. `force`:
-        replace the base that has this name. Sessions use it by `Client.start(base=name)`. Raises StateConflict.
+    def create(self, name: str, source: str | None = None, *, label: str = "", force: bool = False) -> BaseMadeFacts:
+        """Make a base of the folder or container image `source`, an absolute path; without it, of this machine as it is
+        now. `label`: what `list` shows as the source. `force`: replace the base that has this name. Sessions use it by
+        `Client.start(base=name)`. Raises StateConflict.
         """
-        body: dict[str, object] = {"name": parse_name(name), "force": force}
+        body: dict[str, object] = {"name": parse_name(name), "label": as_json_text(label), "force": force}
         body["source"] = None if source is None else as_json_text(source)
         return parse(BaseMadeFacts, ask(self._home, "POST", "/v1/bases", body, may_repeat=False))
 

@@ -552,10 +552,22 @@ class EvictFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """How a container image wants its programs to be started. `env`: NAME=VALUE each. `exposed_ports`: 80/tcp."""
+
+    env: list[str]
+    working_dir: str
+    user: str
+    entrypoint: list[str]
+    cmd: list[str]
+    exposed_ports: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFacts:
     """A pinned base. `id`: of its content, the beginning of `image`, which is its id in the store. `source`: from what
     it was made. `on_disk`: whether its files are also outside of the store. `sessions`: the branches of the live
-    sessions on it.
+    sessions on it. `config`: of the container image from which it was made.
     """
 
     name: str
@@ -565,6 +577,7 @@ class BaseFacts:
     created: str
     on_disk: bool
     sessions: list[str]
+    config: ImageFacts | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,6 +171,23 @@ def pinned_id(base: str) -> str | None:
     return found if found != base and is_id(found) else None
 
 
+ImageText = Annotated[str, msgspec.Meta(max_length=1 << 16, pattern=r"\A[^\0]*\Z")]
+
+
+class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the container image of a base wants its programs to be started (OCI image specification, config.md).
+
+    `env`: NAME=VALUE each. `user`: name or number, perhaps with `:GROUP`. `exposed_ports`: PORT/tcp or PORT/udp each.
+    """
+
+    env: list[ImageText] = []
+    working_dir: ImageText = ""
+    user: ImageText = ""
+    entrypoint: list[ImageText] = []
+    cmd: list[ImageText] = []
+    exposed_ports: list[ImageText] = []
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of a session, kept with each capture so that restored sessions have them, too.
 
@@ -180,7 +197,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     names and networks. `auto`: points are made at prompts. `idle_park`, `ttl`: seconds after which an unused session,
     and any session, is parked; 0: never. `since`: when the time of `ttl` has begun, in seconds since the epoch.
     `publish`: of a live session as they are, else as they were. `base_name`: the name by which a pinned base was asked
-    for.
+    for. `image`: of the container image from which the base was made.
     """
 
     base: str
@@ -200,6 +217,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: float = 0.0
     publish: list[Published] = []
     base_name: Name | Literal[""] = ""
+    image: ImageConfig | None = None
 
     @property
     def pinned(self) -> str | None:
@@ -210,20 +228,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def base_text(self) -> str:
         """The base for people: a path, or the name of a pinned base and the beginning of its id."""
         return self.base if self.pinned is None else f"{self.base_name} ({self.pinned[:12]})".lstrip()
-
-
-class ImageConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the container image of a base wants its programs to be started (OCI image specification, config.md).
-
-    `env`: NAME=VALUE each. `user`: name or number, perhaps with `:GROUP`. `exposed_ports`: PORT/tcp or PORT/udp each.
-    """
-
-    env: list[str] = []
-    working_dir: str = ""
-    user: str = ""
-    entrypoint: list[str] = []
-    cmd: list[str] = []
-    exposed_ports: list[str] = []
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]

@@ -139,12 +139,14 @@ class EvictRequest(Request, frozen=True):
 
 
 class BaseRequest(Request, frozen=True):
-    """Make a pinned base of the folder `source`, an absolute path on the host; null: of the files of the machine that
-    new sessions see. `force`: the name may mean another base, which it then means no more.
+    """Make a pinned base of the folder or the container image at `source`, an absolute path on the host; null: of the
+    files of the machine that new sessions see. `label`: what lists show as the source, such as the Dockerfile from
+    which the image was built. `force`: the name may mean another base, which it then means no more.
     """
 
     name: str
     source: str | None = None
+    label: str = ""
     force: bool = False
 
 

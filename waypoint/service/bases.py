@@ -6,30 +6,33 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from waypoint.capture.bases import Created
+import msgspec
+
+from waypoint.capture.bases import Created, Filled
 from waypoint.capture.storing.images import OnProgress
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.linux.storage import filesystem
 from waypoint.linux.tasks.stages import OpenStage, stage
-from waypoint.model.conditions import Degradation, facts_of
+from waypoint.model.conditions import facts_of
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
-from waypoint.model.facts import BaseFacts, BaseMadeFacts, BaseRemovedFacts
+from waypoint.model.facts import BaseFacts, BaseMadeFacts, BaseRemovedFacts, ImageFacts
 from waypoint.model.names import parse_name
 from waypoint.model.paths import is_below
-from waypoint.model.records import BaseRef
+from waypoint.model.records import BaseRef, Capture
 from waypoint.model.requests import BaseRequest
 from waypoint.model.stages import Stage
 from waypoint.model.times import iso_time
 from waypoint.model.verbs import did_you_mean
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import Home
-from waypoint.service.layers import check_absolute
+from waypoint.service.layers import caller_of, check_absolute
 from waypoint.session.birth import rights
 
 _EMPTIED = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")
 """Folders of the machine of which a base has no content."""
-Filling = Callable[[Path, OnProgress], list[Degradation]]
+Filling = Callable[[Path, OnProgress], Filled]
+_LAYOUT = "oci-layout"
 _ROOTS = "programs of root in sessions would trust your files"
 
 
@@ -75,22 +78,25 @@ def _source(home: Home, request: BaseRequest, on: str) -> Filling:
     if source is None:
         return functools.partial(_copy_machine, home)
     check_absolute("create a base from", source)
+    if os.path.isfile(source) or os.path.lexists(f"{source}/{_LAYOUT}"):
+        return functools.partial(home.captures.bases.unpack, source, caller_of("container images"))
     if not os.path.isdir(source):
-        said = "it is not a directory" if os.path.lexists(source) else "there is no such directory"
-        raise UsageProblem("create a base from", source, said, "name a directory that has a root file system")
+        said = "it is neither a file nor a directory" if os.path.lexists(source) else "there is no such file"
+        next_step = "name a directory that has a root file system, a container image or a Dockerfile"
+        raise UsageProblem("create a base from", source, said, next_step)
     homes.check_copied(source, "create", on)
     return lambda target, on_progress: gather([(os.path.realpath(source), "")], target, on_progress)
 
 
-def _copy_machine(home: Home, target: Path, on_progress: OnProgress) -> list[Degradation]:
+def _copy_machine(home: Home, target: Path, on_progress: OnProgress) -> Filled:
     """Copy the files of the machine that a new session sees."""
     places = home.sessions.resources.places
     places.follow_host()
     plan = plan_overlays("/", places)
     folders = [(point, point.strip("/")) for point in plan.overlays if not _is_in_emptied(point)]
     hidden = {*homes.known(), *places.hidden, *filesystem.swap_files()}
-    left_out = home.captures.bases.gather(folders, target, on_progress, sorted(hidden), _EMPTIED)
-    return [*left_out, *(one for one in plan.left_out if not _is_in_emptied(one.subject))]
+    found = home.captures.bases.gather(folders, target, on_progress, sorted(hidden), _EMPTIED)
+    return Filled([*found.left_out, *(one for one in plan.left_out if not _is_in_emptied(one.subject))])
 
 
 def _is_in_emptied(path: str) -> bool:
@@ -109,9 +115,9 @@ async def _work(home: Home, request: BaseRequest, fill: Filling, job: Job) -> Cr
     def create() -> Created:
         with stage(Stage.STORE, unit="bytes") as under_way:
             report = functools.partial(_report, job, under_way)
-            source = "this machine" if request.source is None else request.source
+            source = request.label or request.source or "this machine"
 
-            def copy(target: Path) -> list[Degradation]:
+            def copy(target: Path) -> Filled:
                 return fill(target, report)
 
             return home.captures.bases.create(request.name, source, copy, home.storing.lock, report)
@@ -151,6 +157,12 @@ def _facts(home: Home, found: dict[str, BaseRef]) -> list[BaseFacts]:
             created=iso_time(ref.created),
             on_disk=ref.capture in captures and home.captures.images.is_hot(captures[ref.capture]),
             sessions=[row.branch for row in rows if row.setting.pinned == ref.capture],
+            config=_config(captures.get(ref.capture)),
         )
         for name, ref in found.items()
     ]
+
+
+def _config(base: Capture | None) -> ImageFacts | None:
+    image = base.setting.image if base is not None else None
+    return ImageFacts(**msgspec.structs.asdict(image)) if image is not None else None

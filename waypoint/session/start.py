@@ -18,7 +18,7 @@ from waypoint.model.requests import StartRequest
 from waypoint.model.verbs import did_you_mean
 from waypoint.session.birth.birth import Birth, Failures, bring_up_all, plan_birth
 from waypoint.session.birth.rights import as_caller, check_base, check_name, check_own, describe_name
-from waypoint.session.birth.setting import check_live_setting, check_restored_setting, plan_setting
+from waypoint.session.birth.setting import Below, check_live_setting, check_restored_setting, plan_setting
 from waypoint.session.birth.tiers import ONLY_FILES, choose
 from waypoint.session.birth.users import Asker, check_owner
 from waypoint.session.end import Conclusion, Discarded, Sealed, end_unheld
@@ -58,9 +58,8 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             await asyncio.to_thread(check_live_setting, request, record.row.setting, record.limits, caller)
             return Started(found, is_new=False)
         check_base(resources, request.base or "/")  # before anything in the base is read
-        await held_base.enter_async_context(
-            holding(resources.captures, *await asyncio.to_thread(_pinned, resources, request))
-        )
+        bases = await asyncio.to_thread(_pinned, resources, request)
+        await held_base.enter_async_context(holding(resources.captures, *bases))
         await asyncio.to_thread(resources.places.follow_host)
         origin = _origin(sessions, branch, request.from_name)
         if origin is not None:
@@ -71,10 +70,8 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             tree = held[0].files if held else None
             origin = held[0].capture if held else None  # complete, also if its processes were dumped only now
             own = origin.setting if origin else None
-            folder_of = resources.places.folder_of
-            setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, caller, folder_of)
-        if asked_base is not None and setting.pinned is not None:
-            setting = msgspec.structs.replace(setting, base_name=asked_base)
+            below = Below(resources.places.folder_of, asked_base or "", bases[0].setting.image if bases else None)
+            setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, caller, below)
         chosen = await asyncio.to_thread(choose, resources, origin, None) if origin is not None else ONLY_FILES
         if origin is not None and chosen.tier == "live":
             check_restored_setting(branch, request, setting, origin)

@@ -133,8 +133,9 @@ def _check_base(one: Arrived, capture: Capture, weights: Weights, archive: Archi
     """Raise StoreDamaged for a pinned base that Waypoint does not make: its image must be as its files alone define."""
     manifest = archive.manifests[one.image] if one.image is not None else None
     roots = manifest.layers["files"].roots if manifest is not None and list(manifest.layers) == ["files"] else {}
+    setting = msgspec.structs.replace(capture.setting, image=None)
     is_plain = list(roots) == ["tree"] and manifest is not None and not manifest.parents and not manifest.platform
-    if not is_plain or one.name or capture.parents or (capture.setting, capture.tier) != (SETTING, "files"):
+    if not is_plain or one.name or capture.parents or (setting, capture.tier) != (SETTING, "files"):
         raise refused("a base in it is not as Waypoint makes bases", "image-refused")
     if weights.of(bytes.fromhex(roots["tree"])).odd & Odd.WHITEOUT:
         raise refused("a base in it contains device nodes", "image-refused")

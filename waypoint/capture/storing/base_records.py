@@ -2,8 +2,10 @@
 
 import time
 
+import msgspec
+
 from waypoint.model.ids import ID_HEX_DIGITS
-from waypoint.model.records import NO_BASE, Capture, FilesLayer, Setting, Standing, User, layers_of
+from waypoint.model.records import NO_BASE, Capture, FilesLayer, ImageConfig, Setting, Standing, User, layers_of
 from waypoint.records.change import Change
 
 _ROOT = User(name="root", uid=0, gid=0, groups=[0], home="/root", shell="/bin/sh")
@@ -16,8 +18,8 @@ def base_id(image: str) -> str:
     return image[:ID_HEX_DIGITS]
 
 
-def capture_of(ident: str) -> Capture:
-    """The capture of the base with this id."""
+def capture_of(ident: str, image: ImageConfig | None = None) -> Capture:
+    """The capture of the base with this id. `image`: of the container image with its files."""
     return Capture(
         id=ident,
         branch="base",
@@ -25,7 +27,7 @@ def capture_of(ident: str) -> Capture:
         created=time.time(),
         tier="files",
         layers=layers_of(FilesLayer(tree=ident)),
-        setting=SETTING,
+        setting=msgspec.structs.replace(SETTING, image=image),
         reason="checkpoint",
     )
 

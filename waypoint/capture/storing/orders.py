@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from waypoint.model.records import Capture, User
+from waypoint.model.conditions import Degradation
+from waypoint.model.records import Capture, ImageConfig, User
 
 
 class StoredPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +46,17 @@ class Gather(msgspec.Struct, frozen=True, kw_only=True, tag="gather"):
     target: str
     hidden: list[str] = []
     emptied: list[str] = []
+
+
+class Unpack(msgspec.Struct, frozen=True, kw_only=True, tag="unpack"):
+    """Unpack a container image into the empty folder `target`: an archive or the folder of an image layout at `path`,
+    which is opened with the rights of `user`. Answer: Unpacked.
+    """
+
+    store: str
+    path: str
+    user: User
+    target: str
 
 
 class Recall(msgspec.Struct, frozen=True, kw_only=True, tag="recall"):
@@ -150,7 +162,9 @@ class Unlock(msgspec.Struct, frozen=True, kw_only=True, tag="unlock"):
     secret: str
 
 
-StoreOrder = Ingest | Gather | Recall | Verify | Check | Collect | Measure | Export | Inspect | Import | ReadImage
+StoreOrder = (
+    Ingest | Gather | Unpack | Recall | Verify | Check | Collect | Measure | Export | Inspect | Import | ReadImage
+)
 Order = StoreOrder | Unlock
 
 
@@ -184,6 +198,13 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     left_out: int
     example: str
+
+
+class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
+    """`config`: how the image wants its programs to be started. `left_out`: what the folder lacks of the image."""
+
+    config: ImageConfig
+    left_out: list[Degradation]
 
 
 class Damage(msgspec.Struct, frozen=True, array_like=True):

@@ -23,6 +23,7 @@ from waypoint.capture.storing.orders import (
     StoreOrder,
     Task,
     Unlock,
+    Unpack,
     Verify,
 )
 from waypoint.capture.storing.page_cuts import PageCuts
@@ -71,8 +72,8 @@ def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> obje
     match order:
         case Ingest():
             answer = _ingest(store, order, on_progress)
-        case Gather():
-            answer = gather(order, on_progress)
+        case Gather() | Unpack():
+            answer = _fill(order, on_progress)
         case Recall():
             _recall(store, order, on_progress)
         case Verify():
@@ -91,6 +92,14 @@ def _carry_out(store: Store, order: StoreOrder, on_progress: OnProgress) -> obje
 
             answer = archive_work.carry_out(store, order, on_progress)
     return answer
+
+
+def _fill(order: Gather | Unpack, on_progress: OnProgress) -> object:
+    if isinstance(order, Gather):
+        return gather(order, on_progress)
+    from waypoint.capture.storing import unpacking  # which loads more
+
+    return unpacking.unpack(order, on_progress)
 
 
 def _opened(path: str, key: bytes) -> Store:

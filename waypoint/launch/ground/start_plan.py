@@ -30,10 +30,11 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.conditions import Degradation, degradation
 from waypoint.model.errors import UsageProblem
 from waypoint.model.paths import COMMAND_FOLDER, INIT, OWN_FOLDER, RUN_FOLDER, SHARED_MEMORY, is_below, spelled
-from waypoint.model.records import Bind, IdMap, LiveRow, Seccomp, Setting, User
+from waypoint.model.records import Bind, IdMap, ImageConfig, LiveRow, Seccomp, Setting, User
 from waypoint.upper import layout
 
-PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/{OWN_FOLDER}/{COMMAND_FOLDER}"
+_COMMANDS = f"/{OWN_FOLDER}/{COMMAND_FOLDER}"
+PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{_COMMANDS}"
 
 # The user's program becomes the leader of a terminal session, because CRIU gives only leaders a controlling terminal in
 # a restore.
@@ -53,6 +54,13 @@ _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ", "WAYPOINT_PROMPT"})
 def taken_env(env: dict[str, str]) -> dict[str, str]:
     """Return the variables of the caller's environment that a session gets. All others may contain secrets."""
     return {name: value for name, value in env.items() if name in _ENV_TAKEN or name.startswith("LC_")}
+
+
+def image_env(image: ImageConfig | None) -> dict[str, str]:
+    """The variables of a container image that a session gets: all but those about the terminal and Waypoint."""
+    env = dict(one.split("=", 1) for one in image.env) if image is not None else {}
+    found = {name: value for name, value in env.items() if name != "TERM" and not name.startswith("WAYPOINT_")}
+    return {**found, "PATH": f"{found['PATH']}:{_COMMANDS}"} if "PATH" in found else found
 
 
 def parse_bind(text: str) -> Bind:

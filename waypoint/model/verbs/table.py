@@ -632,7 +632,12 @@ _BASE_NAME = Argument("name", "BASE")
 _BASE_CREATE = Verb(
     "base create",
     (
-        Option(("--from",), "text", "Make the base of the root file system in the directory DIR.", "DIR"),
+        Option(
+            ("--from",),
+            "text",
+            "Make the base of SOURCE: a directory with a root file system, a container image or a Dockerfile.",
+            "SOURCE",
+        ),
         Option(("--force",), "flag", "Let BASE mean the new base, if there is a base of this name."),
         JSON,
         HOME,
@@ -640,9 +645,12 @@ _BASE_CREATE = Verb(
     """Make a pinned base: the files below sessions, kept in the home.
 
     The files of sessions on it do not change when the machine does. Without --from, the base has the files of this
-    machine that new sessions see, without the content of /tmp and /var/tmp; this may take gigabytes and minutes. DIR is
-    copied without what is mounted in it. Device nodes are left out. Equal files make an equal base, with the same id,
-    on each machine. Only root, and users whom root trusts fully, may create bases; all users of the home may start
+    machine that new sessions see, without the content of /tmp and /var/tmp; this may take gigabytes and minutes. A
+    directory is copied without what is mounted in it. A container image is an archive, of 'docker save' or of an OCI
+    image layout, also compressed, or the directory of a layout; sessions on it get its variables, working directory
+    and user. A Dockerfile, or a directory with one, is built by buildah or docker, with your rights. Device nodes are
+    left out. Equal files make an equal base, with the same id, on each machine. Only root, and users whom root trusts
+    fully, may create bases; all users of the home may start
     sessions on them.""",
     "Example: waypoint base create debian --from /srv/bookworm && waypoint shell --base debian",
     arguments=(_BASE_NAME,),

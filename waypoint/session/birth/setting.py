@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,14 +12,33 @@ from waypoint.egress.allowed import check as check_reachable
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import StateConflict, UsageProblem
-from waypoint.model.records import Bind, Capture, ProcessesLayer, Published, SessionLimits, Setting, pinned_id
+from waypoint.model.records import (
+    Bind,
+    Capture,
+    ImageConfig,
+    ProcessesLayer,
+    Published,
+    SessionLimits,
+    Setting,
+    pinned_id,
+)
 from waypoint.model.requests import ForkRequest, StartRequest
 from waypoint.model.users import user_name
-from waypoint.session.birth.users import change_of, find_user, in_base
+from waypoint.session.birth.users import change_of, find_user, image_user, in_base
 from waypoint.upper import layout
 
 AsCaller = Callable[[], AbstractContextManager[None]]
 """Gives the calling thread the file permissions of the caller during a `with` block (rights.as_caller)."""
+
+
+class Below(NamedTuple):
+    """What a request says about the files below the session. `folder_of`: SharedPlaces.folder_of. `name`: of a pinned
+    base, or "". `image`: of the container image from which that base was made.
+    """
+
+    folder_of: Callable[[str], str]
+    name: str = ""
+    image: ImageConfig | None = None
 
 
 def plan_setting(
@@ -27,18 +47,19 @@ def plan_setting(
     origin: Setting | None,
     tree: str | None,
     as_caller: AsCaller,
-    folder_of: Callable[[str], str],
+    below: Below,
 ) -> Setting:
     """Return the setting of the new session. Each value is that of the request, else that of `origin`, else a default.
 
     `uid`: the caller. `origin`, `tree`: setting and upper tree of the capture from which the session starts. Another
-    user than the one in `origin` gets neither its binds nor its shell: that user chose them. `folder_of`:
-    SharedPlaces.folder_of. `request.base` may be a `Setting.base`.
+    user than the one in `origin` gets neither its binds nor its shell: that user chose them. `request.base`
+    may be a `Setting.base`.
     """
+    image = origin.image if origin else below.image
     base = origin.base if origin else "/"
     if request.base is not None:
         base = start_plan.real_path(request.base, "start a session on", f"base {request.base!r}")
-    folder = folder_of(base)
+    folder = below.folder_of(base)
     if not os.path.isdir(folder) or not (request.base or base).startswith("/"):
         on = f"base {request.base or base!r}"
         raise UsageProblem("start a session on", on, "it is not a directory", "name an existing directory")
@@ -53,6 +74,8 @@ def plan_setting(
         user = find_user(folder, request.user)
     elif origin:
         user = origin.user
+    elif image is not None and uid == 0:
+        user = image_user(folder, image.user or user_name(0))
     elif pinned_id(base) is None:
         user = find_user(folder, request.default_user or user_name(uid))
     else:  # the user of the machine, whose name is missing there, or another user's
@@ -69,8 +92,8 @@ def plan_setting(
         binds=binds,
         net=request.net or (origin.net if origin else "private"),
         user=user,
-        cwd=request.cwd or request.default_cwd or (origin.cwd if origin else user.home),
-        env=start_plan.taken_env(request.env),
+        cwd=request.cwd or _folder(request, origin, image) or user.home,
+        env={**start_plan.taken_env(request.env), **start_plan.image_env(image)},
         command=request.command,
         shell=_shell(request, folder, own, tree),
         allow=request.allow or (origin.allow if origin else []),
@@ -80,8 +103,16 @@ def plan_setting(
         idle_park=_age(request.idle_park, origin.idle_park if origin else 0.0),
         ttl=_age(request.ttl, origin.ttl if origin else 0.0),
         publish=_publish(request, origin),
-        base_name=origin.base_name if origin else "",
+        base_name=below.name if below.name and pinned_id(base) else origin.base_name if origin else "",
+        image=image,
     )
+
+
+def _folder(request: StartRequest, origin: Setting | None, image: ImageConfig | None) -> str | None:
+    """Where the shell starts if the request does not demand a folder."""
+    if image is not None:
+        return image.working_dir or "/"
+    return request.default_cwd or (origin.cwd if origin else None)
 
 
 def _publish(request: StartRequest, origin: Setting | None) -> list[Published]:

@@ -42,6 +42,24 @@ def in_base(folder: str, user: User) -> User:
     return msgspec.structs.replace(user, home=found.home, shell=found.shell)
 
 
+def image_user(folder: str, text: str) -> User:
+    """The user that a container image names, in its files: `USER` or `USER:GROUP`, by names or numbers. A number that
+    is in no passwd has the group 0, as in docker. Raises UsageProblem.
+    """
+    who, _, group = text.partition(":")
+    user = _file_user(folder, who)
+    if not group and user.name == who and who.isdecimal():
+        group = "0"
+    if not group:
+        return user
+    found = [int(row[2]) for row in _rows(folder, "etc/group", 4) if row[0] == group and _is_id(row[2])]
+    gid = found[0] if found else _number(group)
+    if gid is None:
+        said, next_step = f"there is no group {group!r} in the session", "give a user that exists there: --user NAME"
+        raise UsageProblem("start a session as", f"user {text!r}", said, next_step)
+    return msgspec.structs.replace(user, gid=gid, groups=[gid, *(one for one in user.groups[1:] if one != gid)])
+
+
 def _host_user(who: str) -> User:
     try:
         number = _number(who)

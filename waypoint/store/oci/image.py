@@ -8,11 +8,11 @@ import msgspec
 
 from waypoint.linux.storage import filesystem
 from waypoint.model.conditions import Degradation, degradation
-from waypoint.model.errors import MAKE_ROOM, Failed, StoreDamaged, of_machine
+from waypoint.model.errors import MAKE_ROOM, Failed, StoreDamaged, UsageProblem, of_machine
 from waypoint.model.records import ImageConfig
 from waypoint.store.archives.layout import BadLayout
 from waypoint.store.oci import manifests
-from waypoint.store.oci.files import AsUser, FolderFiles, opened_files
+from waypoint.store.oci.files import AsUser, Files, opened_files
 from waypoint.store.oci.layers import LayerFile, Tree
 
 _TRIED = "unpack the image"
@@ -43,11 +43,6 @@ class OciImage(msgspec.Struct, frozen=True, kw_only=True):
     degraded: list[Degradation] = []
 
 
-def is_layout(folder: Source) -> bool:
-    """Whether the open folder is an OCI image layout."""
-    return "oci-layout" in FolderFiles(folder.fd, folder.as_user)
-
-
 def unpack_oci(
     source: Source,
     destination: int,
@@ -59,14 +54,13 @@ def unpack_oci(
     """Fill the open, empty folder `destination`, which nobody else may change, with the files of the image.
 
     `scratch`: a folder on the same disk, for nameless files. `platform`: "linux/arm64" or the like; "": this machine's.
-    `on_progress`: gets the bytes unpacked so far. Raises StoreDamaged for a source that is damaged, refused or no
-    image, Failed; a part is there then.
+    `on_progress`: gets the bytes unpacked so far. Raises UsageProblem for a source that is no
+    image, StoreDamaged for a damaged or refused image, Failed; a part is there then.
     """
     max_bytes = filesystem.free_bytes(destination)
     try:
-        with opened_files(source.fd, source.as_user, scratch, max_bytes) as files:
-            if not manifests.is_image(files):
-                raise BadLayout("it has neither the file oci-layout of an image layout nor the manifest.json of docker")
+        with contextlib.ExitStack() as held:
+            files = _opened(held, source, scratch, max_bytes)
             image = manifests.choose(files, platform or manifests.machine_platform())
             tree = Tree(destination)
             done = 0
@@ -94,6 +88,18 @@ def unpack_oci(
         size_bytes=done,
         degraded=_degraded(tree),
     )
+
+
+def _opened(held: contextlib.ExitStack, source: Source, scratch: str, max_bytes: int) -> Files:
+    """The files of the image. Raises UsageProblem for a source that is something else."""
+    try:
+        files = held.enter_context(opened_files(source.fd, source.as_user, scratch, max_bytes))
+        if manifests.is_image(files):
+            return files
+        said = "it has neither the file oci-layout of an image layout nor the manifest.json of docker"
+    except BadLayout as error:
+        said = str(error)
+    raise UsageProblem(_TRIED, source.path, said, _ANOTHER)
 
 
 def _degraded(tree: Tree) -> list[Degradation]:

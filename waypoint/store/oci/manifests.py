@@ -7,11 +7,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from waypoint.model.records import ImageConfig
+from waypoint.model.records import ImageConfig, ImageText
 from waypoint.store.archives.layout import (
     CONFIG_TYPE,
     INDEX_TYPE,
@@ -38,18 +38,17 @@ _MAX_LAYERS = 1000
 _MAX_DEPTH = 4
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "ppc64le": "ppc64le"}
 _USUAL_VARIANTS = ("", "v8")
-Text = Annotated[str, msgspec.Meta(max_length=1 << 17, pattern=r"\A[^\0]*\Z")]
 
 
 class _Run(msgspec.Struct, frozen=True):
     """How a container is started, as in the configuration."""
 
-    env: list[Text] | None = msgspec.field(default=None, name="Env")
-    working_dir: Text | None = msgspec.field(default=None, name="WorkingDir")
-    user: Text | None = msgspec.field(default=None, name="User")
-    entrypoint: list[Text] | None = msgspec.field(default=None, name="Entrypoint")
-    cmd: list[Text] | None = msgspec.field(default=None, name="Cmd")
-    exposed_ports: dict[str, object] | None = msgspec.field(default=None, name="ExposedPorts")
+    env: list[ImageText] | None = msgspec.field(default=None, name="Env")
+    working_dir: ImageText | None = msgspec.field(default=None, name="WorkingDir")
+    user: ImageText | None = msgspec.field(default=None, name="User")
+    entrypoint: list[ImageText] | None = msgspec.field(default=None, name="Entrypoint")
+    cmd: list[ImageText] | None = msgspec.field(default=None, name="Cmd")
+    exposed_ports: dict[ImageText, object] | None = msgspec.field(default=None, name="ExposedPorts")
 
 
 class _RootFs(msgspec.Struct, frozen=True):
