@@ -83,7 +83,7 @@ def test_files_of_the_home_are_profiles_and_errors_are_reported(home: Home) -> N
 
 
 PROGRAMS = {
-    **{name: ("node", "agents") for name in ("claude",)},
+    **{name: ("node", "agents") for name in ("claude", "codex")},
     "dash": (),
     "jvm": ("java",),
     "node": ("node",),
