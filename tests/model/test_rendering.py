@@ -38,6 +38,11 @@ def test_a_table_is_wrapped_to_the_terminal_between_words() -> None:
     assert 70 < max(map(len, lines)) <= 80
     assert sorted(" ".join(lines).split()) == sorted(" ".join(map(" ".join, [headings, *rows])).split())
     assert rendering.table(headings, rows, width=200, **how) == rendering.table(headings, rows)
+    long = f"parser-fixed-with-lookahead{'x' * 50}: none"
+    lines = rendering.table(headings, [("1", long, "-")], width=60, **how)
+    assert max(map(len, lines)) <= 60
+    assert lines[1].split() == ["1", "parser-fixed-with-", "-"]
+    assert "".join(line.strip() for line in lines[2:]) == long.removeprefix("parser-fixed-with-")
 
 
 def test_the_message_of_a_line_of_the_log_is_shortened_to_the_terminal() -> None:
@@ -48,6 +53,14 @@ def test_the_message_of_a_line_of_the_log_is_shortened_to_the_terminal() -> None
     assert line.startswith(short[:-3])
     assert rendering.log_line(capture, width=200) == line
     assert rendering.log_line(capture, width=10) == f"{line[: line.index('all tests') + 5]}..."
+    names = ["fix-the-parser-of-dates-1", "fix-the-parser-of-times", "warm"]
+    counted: dict[str, Any] = {"files": 12, "insertions": 1234, "deletions": 7}
+    many = dataclasses.replace(of_capture(message="all tests pass"), names=names, changes=counted)
+    assert len(rendering.log_line(many)) > 120
+    short = rendering.log_line(many, width=80)
+    assert len(short) <= 80
+    assert f"({names[0]}, 2 more)" in short
+    assert short.endswith("all t...")
 
 
 def test_lists_in_the_facts_of_a_layer_are_words() -> None:

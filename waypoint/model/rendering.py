@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from waypoint.model.errors import cleaned, one_line
@@ -114,14 +114,23 @@ def _narrowed(widths: Mapping[str, int], wrapped: frozenset[str], width: int) ->
 
 
 def _wrapped_row(row: Sequence[str], widths: Sequence[int | None]) -> list[list[str]]:
-    """Return the lines of a row whose cells are wrapped to `widths` (None: not wrapped), never within a word."""
+    """Return the lines of a row whose cells are wrapped to `widths` (None: not wrapped). Wider words are divided."""
     import textwrap
 
-    cells = [
-        [cell] if width is None else textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
-        for cell, width in zip(row, widths, strict=True)
-    ]
+    cells = []
+    for cell, width in zip(row, widths, strict=True):
+        words = cell if width is None else " ".join(piece for word in cell.split() for piece in _pieces(word, width))
+        cells.append([cell] if width is None else textwrap.wrap(words, width, break_on_hyphens=False) or [""])
     return [[cell[n] if n < len(cell) else "" for cell in cells] for n in range(max(map(len, cells)))]
+
+
+def _pieces(word: str, width: int) -> Iterator[str]:
+    """The pieces of a word, each at most `width` long, that end with a `-` or `/` if possible."""
+    while len(word) > width:
+        end = max(word.rfind("-", 0, width), word.rfind("/", 0, width)) + 1 or width
+        yield word[:end]
+        word = word[end:]
+    yield word
 
 
 def size(count: int | None) -> str:
@@ -318,22 +327,32 @@ def change_count(changes: ChangeCountFacts | None) -> str:
 
 
 def log_line(capture: CaptureFacts, *, coloured: bool = False, width: int | None = None) -> str:
-    """Return the line of `log` about a capture. The message is shortened if the line is longer than `width`."""
-    words = one_line(capture.message) or capture.reason
-    over = 0 if width is None else len(_log_line(capture, words, coloured=False)) - width
-    if over > 0 and len(words) > _LEAST_MESSAGE:
-        words = f"{words[: max(len(words) - over, _LEAST_MESSAGE) - 3]}..."
-    return _log_line(capture, words, coloured=coloured)
+    """Return the line of `log` about a capture. If it is longer than `width`, the message is shortened, then the count
+    of changes is left out, then names but the first.
+    """
+    words, counted, names = one_line(capture.message) or capture.reason, change_count(capture.changes), capture.names
+    if width is not None:
+
+        def over() -> int:
+            return len(_log_line(capture, (names, counted, words), coloured=False)) - width
+
+        if over() > 0 and len(words) > _LEAST_MESSAGE:
+            words = f"{words[: max(len(words) - over(), _LEAST_MESSAGE) - 3]}..."
+        counted = "" if over() > 0 else counted
+        while over() > 0 and len(names) > 1:
+            names = names[:-1]
+    return _log_line(capture, (names, counted, words), coloured=coloured)
 
 
-def _log_line(capture: CaptureFacts, words: str, *, coloured: bool) -> str:
-    names = ", ".join(styled(name, coloured=coloured, fg="green", bold=True) for name in capture.names)
+def _log_line(capture: CaptureFacts, shown: tuple[Sequence[str], str, str], *, coloured: bool) -> str:
+    """`shown`: the first names, the count of changes, the message."""
+    known, counted, words = shown
+    names = [styled(name, coloured=coloured, fg="green", bold=True) for name in known]
+    names += [f"{len(capture.names) - len(known)} more"] if len(known) < len(capture.names) else []
     kept = "removed" if capture.removed else f"{capture.tier}{_proof_word(capture)}"
     ident = styled(short(capture.capture), coloured=coloured, fg="yellow")
-    counted = change_count(capture.changes)
-    return "  ".join(
-        filter(None, (f"{ident}{f' ({names})' if names else ''} {kept} {age(capture.created)} ago", counted, words))
-    )
+    in_words = f" ({', '.join(names)})" if names else ""
+    return "  ".join(filter(None, (f"{ident}{in_words} {kept} {age(capture.created)} ago", counted, words)))
 
 
 def _proof_word(capture: CaptureFacts) -> str:
