@@ -160,3 +160,43 @@ def test_failed_cases_are_repeated(
     assert module.run_tests("") == code
     printed = capsys.readouterr().err
     assert re.findall("unstable: |failed: ", printed) == said
+
+
+@pytest.mark.privileged
+def test_setup_links_the_command_of_the_machine_and_replaces_no_other(
+    module: ModuleType, bare_checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, own = tmp_path / "root/usr/local/bin/waypoint", str(bare_checkout / "dev")
+    module.COMMAND = str(command)
+    module.link_command()
+    assert os.readlink(command) == own
+    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    assert (version.returncode, "next: ./dev setup" in version.stderr) == (3, True)
+    command.unlink()
+    for aim, is_kept in (("/gone/checkout/dev", False), (str(ROOT / "dev"), True), ("/gone/other", True)):
+        command.symlink_to(aim)
+        module.link_command()
+        assert os.readlink(command) == (aim if is_kept else own)
+        assert ("stays a link to" in capsys.readouterr().err) == is_kept
+        command.unlink()
+    command.write_text("theirs")
+    module.link_command()
+    assert command.read_text() == "theirs"
+
+
+@pytest.mark.privileged
+def test_clean_removes_only_the_own_link(bare_checkout: Path, temp_root_of_bare: Path, tmp_path: Path) -> None:
+    command = tmp_path / "root/usr/local/bin/waypoint"
+    command.parent.mkdir(parents=True)
+    env = {**os.environ, "WAYPOINT_SETUP_ROOT": str(tmp_path / "root")}
+    for aim in (ROOT / "dev", bare_checkout / "dev"):
+        command.unlink(missing_ok=True)
+        command.symlink_to(aim)
+        assert dev("clean", checkout=bare_checkout, env=env)[0] == 0
+        assert command.is_symlink() == (aim == ROOT / "dev")
+
+
+def test_the_linked_command_is_that_of_the_checkout(tmp_path: Path) -> None:
+    (tmp_path / "waypoint").symlink_to(ROOT / "dev")
+    done = subprocess.run([tmp_path / "waypoint", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == dev("waypoint", "--version")[:2]
