@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.homes import Home
+from waypoint.cli.fast.exec_json import nothing_of
 
 pytestmark = pytest.mark.privileged
 PARTS = {"code", "exit", "tried", "on", "said", "next"}
@@ -27,8 +28,7 @@ def test_an_error_is_one_json_value_with_its_parts(home: Home) -> None:
         "exec --timeout nonsense": ("waypoint exec --timeout", "is not a number of seconds"),
         "run": ("waypoint run", "ARGV is missing"),
     }
-    beside = {"stop": {"stopped": []}, "exec": {"exit": 2, "by": "waypoint", "ended": False, "output": ""}}
-    beside["run"] = {"exit": 2, "by": "waypoint", "ended": False, "stdout": "", "stderr": ""}
+    beside = {"stop": {"stopped": []}} | {verb: nothing_of(verb) | {"exit": 2} for verb in ("exec", "run")}
     for number, (words, (on, said)) in enumerate(errors.items()):
         before = ["--home", str(home.path)] if number % 2 else []
         done = home.cli(*before, *words.split(), "--json")

@@ -17,8 +17,17 @@ def test_a_verb_always_prints_the_same_fields(home: Home, branch: str) -> None:
     verbs = {
         "show": ("show {0}",),  # nothing is captured yet
         "exec": ("exec -b {0} --json -- true", "exec -b {0} --json -- false", r"exec -b {0} --json -- printf \377"),
-        "exec that fails": ("exec -b nosuch --json -- true", "exec -b {0} --timeout 0.1 --json -- sleep 1000"),
-        "run": ("run -b {0} --json -- true", r"run -b {0} --json -- printf \377", "run -b {0} --json -- /nosuch"),
+        "exec that fails": (
+            "exec -b nosuch --json -- true",
+            "exec --json --nosuch",
+            "exec -b {0} --timeout 0.1 --json -- sleep 1000",
+        ),
+        "run": (
+            "run -b {0} --json -- true",
+            r"run -b {0} --json -- printf \377",
+            "run -b {0} --json -- /nosuch",
+            "run --json --nosuch",
+        ),
         "checkpoint": (
             "checkpoint {0}-c -b {0}",
             "checkpoint -b {0}",

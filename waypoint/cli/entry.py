@@ -194,14 +194,12 @@ def _fail(argv: list[str], error: WaypointError) -> int:
         verb, words = table.find(argv)
     except WaypointError:  # an unknown verb
         verb, words = None, argv
-    streams = {"exec": ("output",), "run": ("stdout", "stderr")}.get(verb.name if verb is not None else "", ())
-    beside: dict[str, object] = {
-        "exit": error.exit_code,
-        "by": "waypoint",
-        "ended": False,
-        **dict.fromkeys(streams, ""),
-    }
-    return fail(error, as_json=asks_for_json(verb, words), beside=beside if streams else None)
+    as_json, beside = asks_for_json(verb, words), None
+    if as_json and verb is not None and verb.name in ("exec", "run"):
+        from waypoint.cli.fast.exec_json import nothing_of
+
+        beside = nothing_of(verb.name) | {"exit": error.exit_code}
+    return fail(error, as_json=as_json, beside=beside)
 
 
 def _occupy_standard_streams() -> None:

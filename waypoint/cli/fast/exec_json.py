@@ -23,9 +23,7 @@ def run_for_json(home: str, branch: str, verb: str, request: dict[str, object]) 
         raise UsageProblem("use", "--json", "it cannot be combined with --tty", "leave out one of them")
     began = time.monotonic()
     output, errors = bytearray(), bytearray()
-    outcome: dict[str, object] = {"exit": EXIT_FAILED, "by": "waypoint", "ended": False, "said": None, "signal": None}
-    outcome |= {"new_shell": False, "state_lost": False, "degraded": []} if verb == "exec" else {}
-    outcome["returned"] = []
+    outcome = nothing_of(verb) | {"exit": EXIT_FAILED}
     try:
         command = Command(home, branch, verb, request)
         forward_signals(command)
@@ -49,6 +47,17 @@ def run_for_json(home: str, branch: str, verb: str, request: dict[str, object]) 
     outcome["duration_ms"] = round((time.monotonic() - began) * 1000, 3)
     print_json(outcome)
     return code
+
+
+def nothing_of(verb: str) -> dict[str, object]:
+    """The result, without `error`, of a command that has not run yet; `exit` is null."""
+    streams = ("output",) if verb == "exec" else ("stdout", "stderr")
+    found: dict[str, object] = {"exit": None, "by": "waypoint", "ended": False, "said": None, "signal": None}
+    found |= {"new_shell": False, "state_lost": False, "degraded": []} if verb == "exec" else {}
+    found["returned"] = []
+    for name in streams:
+        found |= as_text(b"", name)
+    return found | {"duration_ms": 0.0}
 
 
 def as_text(output: bytes, name: str = "output") -> dict[str, object]:
