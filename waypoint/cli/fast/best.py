@@ -10,9 +10,17 @@ from waypoint.model.paths import spelled
 
 
 def keep_best(
-    home: str, members: Sequence[Member], command: Command, keep_and_score: tuple[str, str], *, as_json: bool
+    home: str,
+    origin: str,
+    members: Sequence[Member],
+    command: Command,
+    keep_and_score: tuple[str, str],
+    *,
+    as_json: bool,
 ) -> int:
-    """Returns the exit status: 1 if no fork has a score. With `as_json`, the commands' output is not printed."""
+    """`origin`: the name that was forked. Returns the exit status: 1 if no fork has a score. With `as_json`, the
+    commands' output is not printed.
+    """
     keep, score = keep_and_score
     if as_json:
         Fleet(members).drive(lambda branch, data: None)
@@ -38,7 +46,7 @@ def keep_best(
     else:
         print_lines([f"{keep}  {best}  score {scores[best]:g}"])
         apply = f"bring them onto this machine: {spelled(home, 'apply', keep)}"
-        note(f"see its changes: {spelled(home, 'diff', keep)}; {apply}")
+        note(f"see its changes: {spelled(home, 'diff', origin, keep)}; {apply}")
     return 0
 
 

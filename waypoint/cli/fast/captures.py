@@ -151,7 +151,7 @@ def fork(given: "Given") -> int:
         if keep is not None and score is not None:
             from waypoint.cli.fast.best import keep_best
 
-            return keep_best(home, members, command, (keep, score), as_json=given.flag("json"))
+            return keep_best(home, given.required("name"), members, command, (keep, score), as_json=given.flag("json"))
         return run_in_each(members, as_json=given.flag("json"))
     if given.flag("json"):
         print_json([one | NOT_RUN for one in forks])
