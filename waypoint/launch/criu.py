@@ -44,6 +44,7 @@ _NICE = -15  # priority of a CRIU for which somebody waits: its session is froze
 
 _TEMPLATE_S = 30.0  # how long a template may take to fork: it copies the page tables of its memory
 _PID = struct.Struct("=i")
+_ORDERS = msgspec.json.Decoder(MountOrder)  # made in the launcher: making it takes a task 0.4 ms
 
 Announce = Callable[[int], None]
 """Called with the pid of the process, just before execve."""
@@ -156,7 +157,7 @@ def stand_by(spec: CriuAhead, fds: list[int], announce: Announce) -> None:
         if not request:  # the daemon has ended, or starts no session
             return
         try:
-            order = msgspec.json.decode(request, type=MountOrder)
+            order = _ORDERS.decode(request)
             hard_limits.raise_for(criu, order.hard_limits)
             mount_apart(order.mounts, users, f"{spec.run}/{APART}")
             names = [f"m{number}" for number in range(len(order.mounts.outside))]
