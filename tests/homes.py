@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests import hung, needs
@@ -126,13 +127,14 @@ class Home:
 
 
 @contextlib.contextmanager
-def open_home(
+def open_home(  # noqa: PLR0913  # each is independent of the others
     purpose: str = "home",
     within: Path | None = None,
     *,
     pool: Mapping[str, int] | None = None,
     host_ids: bool | None = None,
     seccomp: bool = True,
+    settings: Mapping[str, object] = MappingProxyType({}),
     options: Sequence[str] = (),
 ) -> Iterator[Home]:
     """Set up a new home. At the end, stop its sessions and daemon and remove the home; leftovers fail the test.
@@ -140,7 +142,8 @@ def open_home(
     `within`: the folder in which to make the home; None: the folder for temporary files. `pool`: sizes of its pool;
     None: a small pool, or the default pool if `within` is given. `host_ids`: whether its sessions use the host's user
     ids; None: only if WAYPOINT_TEST_HOST_IDS is 1 or the machine has no idmapped mounts (every command would report
-    that). `seccomp`: whether its sessions have a filter of system calls. `options`: of `setup`.
+    that). `seccomp`: whether its sessions have a filter of system calls. `settings`: more of config.json, unless
+    `within` is given. `options`: of `setup`.
     """
     if host_ids is None:
         host_ids = os.environ.get("WAYPOINT_TEST_HOST_IDS") == "1" or bool(needs.missing("idmapped"))
@@ -152,7 +155,7 @@ def open_home(
     try:
         if within is None or pool:
             home.path.mkdir(mode=0o700)
-            (home.path / "config.json").write_text(json.dumps({"pool": pool or SMALL_POOL, **walls}))
+            (home.path / "config.json").write_text(json.dumps({"pool": pool or SMALL_POOL, **walls, **settings}))
             if _tried:
                 (home.path / TRIAL_FILE).write_bytes(_tried[0])
         home.must("setup", *options)

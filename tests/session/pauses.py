@@ -12,6 +12,9 @@ from tests.homes import Home, open_home
 from tests.waiting import PATIENCE_S
 from waypoint.capture.steps import Step
 
+NO_STANDBYS = {"standbys": 0}
+"""Settings of a home whose daemon passes the steps of a restore only for commands."""
+
 
 class Pauses:
     """Stops a daemon at named steps. `env`: variables for the command that starts the daemon; daemons that replace it
@@ -27,7 +30,7 @@ class Pauses:
         """Yield a new home without a daemon. The SDK in this process starts its daemon with `env`; a command that is to
         start it needs `env=pauses.env`.
         """
-        with open_home(purpose) as home, pytest.MonkeyPatch.context() as patch:
+        with open_home(purpose, settings=NO_STANDBYS) as home, pytest.MonkeyPatch.context() as patch:
             home.must("daemon", "stop")
             for name, value in self.env.items():
                 patch.setenv(name, value)

@@ -16,7 +16,7 @@ import pytest
 from tests.acceptance.sessions import begin, facts
 from tests.homes import Home, open_home
 from tests.session import ledger
-from tests.session.pauses import Pauses
+from tests.session.pauses import NO_STANDBYS, Pauses
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.steps import Step
 from waypoint.client import Client
@@ -35,7 +35,7 @@ IS_MERGED = f"python3 -c '{ASK_KERNEL}'"
 
 @pytest.fixture(scope="module")
 def home(pauses: Pauses) -> Iterator[Home]:
-    with open_home("many") as made:
+    with open_home("many", settings=NO_STANDBYS) as made:
         made.must("daemon", "stop")
         made.must("ps", env=pauses.env)
         begin(made, "origin")

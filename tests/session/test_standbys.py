@@ -16,7 +16,9 @@ from tests.session.pauses import Pauses
 from tests.waiting import wait_until
 from waypoint.capture.steps import Step
 from waypoint.client import Client
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.linux.tasks import cgroups, procfs, states
+from waypoint.processes.criu import timeless
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "criu", "overlay", "cgroup2", "own-criu")]
 
@@ -48,7 +50,7 @@ VOLATILE = ("voluntary_ctxt", "nonvoluntary_ctxt", "Vm", "Rss", "PPid", "Pid", "
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    with open_home("standbys", options=("--standbys", "1")) as made:
+    with open_home("standbys", settings={"standbys": 1}) as made:
         begin(made, "main", "--publish", "0:8000", "--pids", "500")
         put(made, "main", "/root/server.py", SERVER)
         put(made, "main", "/tmp/hook", HOOK)
@@ -175,12 +177,63 @@ def test_a_killed_daemon_leaves_no_standby(home: Home) -> None:
     ledger.check(home)
 
 
+def test_without_the_setting_only_a_checkpoint_that_was_restored_has_a_standby() -> None:
+    with open_home("automatic") as home:
+        begin(home, "main")
+        home.must("checkpoint", "unused", "-b", "main", "--tier", "live")
+        inside(home, "main", "kept=yes")
+        home.must("checkpoint", "point", "-b", "main", "--tier", "live")
+        fork(home, "cold")
+        ready = standby(home, "point")
+        assert codes(fork(home, "warm")[0]) == []
+        assert ident(home, "warm") == ready
+        home.must("stop", "--all")
+        wait_until(lambda: not standing(home), "no session runs, so no standby is kept")
+
+
+SELECT, EPOLL, PAUSE, FUTEX, SLEEP = {23, 270}, {232, 281}, {34}, {202}, {230}
+PYTHON = "import ctypes, select, signal, threading, time"
+TIMER = "libc = ctypes.CDLL(None); fd = libc.timerfd_create(1, 0)"
+PROGRAMS: dict[str, tuple[set[int], bool]] = {
+    "select.select([], [], [])": (SELECT, True),
+    "select.select([], [], [], 900)": (SELECT, False),
+    "select.epoll().poll()": (EPOLL, True),
+    "select.epoll().poll(900)": (EPOLL, False),
+    "signal.alarm(900); signal.pause()": (PAUSE, False),
+    f"{TIMER}; libc.timerfd_settime(fd, 0, (ctypes.c_long * 4)(0, 0, 900, 0), 0); signal.pause()": (PAUSE, False),
+    "threading.Thread(target=threading.Event().wait).start(); signal.pause()": (PAUSE | FUTEX, True),
+    "threading.Thread(target=time.sleep, args=[900]).start(); signal.pause()": (PAUSE | SLEEP, False),
+}
+"""Programs in Python: the system calls in which their threads wait, and whether they notice nothing of the time."""
+
+
+def calls(pid: int) -> set[int]:
+    """The system calls in which the threads of a process are; -1 if one runs."""
+    return {states.system_call(tid)[0] for tid in procfs.threads(pid)}
+
+
+@pytest.mark.soak(part="differences")
+def test_the_images_tell_whether_a_program_notices_the_time(home: Home) -> None:
+    session, group = Client(home.path).session("main"), str(ledger.group_of(home) / ident(home, "main"))
+    found = {}
+    for text, (waits, _) in PROGRAMS.items():
+        number = int(session.exec(f"python3 -c '{PYTHON}; {text}' & program=$!; echo $program").output.split()[-1])
+        (pid,) = (one for one in cgroups.members(group) if procfs.inner_pid(one) == number)
+        wait_until(lambda pid=pid, waits=waits: calls(pid) and calls(pid) <= waits, "the program waits")
+        capture = session.checkpoint("waiting", tier="live", force=True).capture
+        daemon = Client(home.path).status().pid
+        with open_folder(Path(f"/proc/{daemon}/root{home.path}/hot/{capture}/images")) as images_fd:
+            found[text] = timeless.is_timeless(images_fd)
+        session.exec("kill -KILL $program; wait $program 2>/dev/null; true")
+    assert found == {text: is_timeless for text, (_, is_timeless) in PROGRAMS.items()}
+
+
 @pytest.mark.soak(part="faults")
 @pytest.mark.parametrize("step", [Step.RESERVED, Step.GROUNDED, Step.STANDING, Step.RESTORED, Step.CONFIRMED])
 def test_after_a_kill_at_any_step_nothing_is_left_over(pauses: Pauses, step: Step) -> None:
     """The first three steps make a standby, the others make a session of it."""
     with pauses.open_home("standbys") as home:
-        home.must("setup", "--standbys", "1")
+        home.must("setup", "--standbys", "1", env=pauses.env)
         home.must("daemon", "stop")
         home.must("ps", env=pauses.env)
         begin(home, "main")

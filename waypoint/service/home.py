@@ -153,7 +153,7 @@ class Home:
             filters=config.seccomp
         )
         self._launcher = Launcher(places.limiter.entered, merges=config.merge_memory)
-        self._host_watch = HostWatch(places.host) if places.host is not None else None
+        self._host_watch = HostWatch(places.host, self._tell_mounts) if places.host is not None else None
 
         reserve = Reserve(path)
         reserve.make_room()
@@ -299,6 +299,9 @@ class Home:
         self.storing.later()
         self.moving.later()
         self.standing_by.note_operation(entry)
+
+    def _tell_mounts(self) -> None:
+        self.standing_by.later()
 
     def _tell_session(self, change: SessionChange, live: LiveSession) -> None:
         record = live.record
@@ -466,7 +469,7 @@ class _Config(HomeUsers, kw_only=True):
     tenth of the disk. `hot_memory_bytes`: the size of the hot area in memory (capture/layers/hot_memory.py); None: an
     eighth of the memory. `seccomp`: whether new sessions get a filter of system calls. `merge_memory`: whether the
     kernel may merge equal memory of new sessions (KSM). `standbys`: how many frozen copies of checkpoints may be kept
-    ready (standing_by.py).
+    ready (standing_by.py); None: AUTOMATIC.
     """
 
     ids: _Ids
@@ -479,7 +482,7 @@ class _Config(HomeUsers, kw_only=True):
     keep_daily: Number = 0
     seccomp: bool = True
     merge_memory: bool = False
-    standbys: Number = 0
+    standbys: Number | None = None
 
 
 def _keeping(home: Path, config: _Config) -> Keeping:

@@ -1,9 +1,10 @@
 """Standbys: keeps frozen copies of checkpoints ready, so that a fork or restore takes some milliseconds.
 
 The home's setting `standbys` is how many there may be; 0: none. Each stands for one of the checkpoints that were made
-or restored last. A standby is made when no operation has come for QUIET_S. It ends when its checkpoint is removed, when
-newer ones need its place, when the machine runs short of memory or its mounts change, when no session runs any more,
-and with the daemon.
+or restored last. Without the setting there are AUTOMATIC, only of checkpoints that were forked or restored already, and
+only if no program can notice that its clock goes on. A standby is made when no operation has come for QUIET_S. It ends
+when its checkpoint is removed, when newer ones need its place, when the machine runs short of memory or its mounts
+change, when no session runs any more, and with the daemon.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from waypoint.session.live.standbys import Standby
 from waypoint.session.registry import Registry
 
 QUIET_S = 0.2
+AUTOMATIC = 2
 _LOOK_S = 5.0  # how often the machine's memory and mounts are looked at
 _SPARE = 8  # the share of the machine's memory that must stay available, as a divisor
 _MOST_SHARE = 16  # the share that all standbys may take, as a divisor
@@ -29,18 +31,20 @@ log = logging.getLogger(__name__)
 class StandingBy:
     """Makes and ends the standbys of a home. Call the methods in the event loop, except `later`."""
 
-    def __init__(self, sessions: Registry, most: int) -> None:
+    def __init__(self, sessions: Registry, most: int | None) -> None:
+        """`most`: the home's setting; None: it has none."""
         self._sessions = sessions
         self._resources = sessions.resources
         self._standbys = sessions.resources.standbys
-        self._most = most
+        self._is_asked = most is not None
+        self._most = AUTOMATIC if most is None else most
         self._used: dict[str, None] = {}  # the captures that were made or restored; the last one is the last
         self._refused: set[str] = set()  # captures that cannot have a standby
         self._loop = asyncio.get_running_loop()
         self._due, self._turn = asyncio.Event(), asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None  # until the daemon is quiet
         self._work: asyncio.Task[None] | None = None
-        if most:
+        if self._most:
             self._standbys.on_use = lambda capture: self._note([capture.id])
             self._work = asyncio.ensure_future(self._run())
 
@@ -49,7 +53,7 @@ class StandingBy:
         refs = [move.after for move in entry.moves.values() if entry.verb == "checkpoint" and move.after is not None]
         made = [ref.capture for ref in refs if ref.kind == "checkpoint" and ref.capture]
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._note, made)
+            self._loop.call_soon_threadsafe(self._note, made if self._is_asked else [])
 
     def later(self) -> None:
         """End the standbys that are not wanted any more, and make those that are, once the daemon is quiet.
@@ -135,7 +139,7 @@ class StandingBy:
     async def _make(self, capture: Capture) -> None:
         standby = None
         try:
-            standby = await standing.make(self._resources, capture)
+            standby = await standing.make(self._resources, capture, timeless_only=not self._is_asked)
         except (WaypointError, OSError) as error:
             log.warning("there is no standby of capture %s: %s", capture.id[:12], error)
         if standby is None:

@@ -144,7 +144,7 @@ def install(home: Path, options: dict[str, str]) -> None:
             say(f"captures that only undo needs may take {size(budget)}")
         if (memory := wanted.get("hot_memory_bytes")) != before.get("hot_memory_bytes"):
             say(f"captures may take {size(memory)} of memory, from the daemon's next start on")
-        if (number := wanted.get("standbys", 0)) != before.get("standbys", 0):
+        if (number := wanted.get("standbys")) != before.get("standbys"):
             say(f"{number} copies of checkpoints may stand ready, from the daemon's next start on")
     uid = before.get("trusted_uid")
     if uid is not None and uid != wanted["trusted_uid"]:

@@ -89,7 +89,7 @@ _SETUP = Verb(
         Option(
             ("--standbys",),
             "choice",
-            "How many frozen copies of checkpoints stand ready for a fork or restore. Default: 0.",
+            "How many frozen copies of checkpoints stand ready for a restore. Default: 2, if no program notices.",
             choices=("0", "1", "2", "4", "8"),
         ),
         Option(("--unlock",), "flag", "Give the daemon the passphrase that it needs after each start."),

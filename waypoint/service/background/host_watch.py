@@ -7,6 +7,7 @@ daemon still has it mounted.
 import asyncio
 import logging
 import select
+from collections.abc import Callable
 
 from waypoint.launch.ground.host_mounts import HostMounts
 
@@ -17,8 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class HostWatch:
-    def __init__(self, host: HostMounts) -> None:
+    def __init__(self, host: HostMounts, on_change: Callable[[], object] = bool) -> None:
+        """`on_change`: called in the event loop after the daemon's mounts were updated."""
         self._host = host
+        self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         # The event loop can wait for POLLIN only, which mountinfo always reports. So the loop waits for an epoll, which
         # waits for mountinfo's POLLPRI.
@@ -40,6 +43,7 @@ class HostWatch:
         while True:
             try:
                 await asyncio.to_thread(self._host.follow)
+                self._on_change()
             except OSError as error:  # the next change, or a session's start, tries it again
                 log.warning("cannot follow the machine's mounts: %s", error)
             await self._wait_changed()

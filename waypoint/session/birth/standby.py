@@ -22,12 +22,13 @@ from waypoint.session.live.standbys import Standby, as_standby
 
 
 def can_stand(origin: Capture) -> bool:
-    """Whether a copy of `origin` may stand ready: it shares nothing with the machine, and it is small. Forks of large
-    captures share the memory of a template.
+    """Whether a copy of `origin` may stand ready: it shares nothing with the machine, takes none of the machine's
+    inotify instances, which are few, and is small. Forks of large captures share the memory of a template.
     """
     layer, setting = origin.layer(ProcessesLayer), origin.setting
-    is_small = layer is not None and not layer.awaited and size_of(origin) < LEAST_BYTES
-    return origin.tier == "live" and is_small and setting.net != "host" and not setting.binds
+    if layer is None or layer.awaited or layer.watchers or size_of(origin) >= LEAST_BYTES:
+        return False
+    return origin.tier == "live" and setting.net != "host" and not setting.binds
 
 
 def size_of(origin: Capture) -> int:
@@ -36,14 +37,17 @@ def size_of(origin: Capture) -> int:
     return layer.size_bytes if layer is not None else 0
 
 
-async def make(resources: Resources, origin: Capture) -> Standby | None:
-    """Restore a standby of `origin`, for which `can_stand` is true. None if the processes have connections, or if the
-    machine has changed files of the base that they use. After a failure nothing of it is left.
+async def make(resources: Resources, origin: Capture, *, timeless_only: bool) -> Standby | None:
+    """Restore a standby of `origin`, for which `can_stand` is true. None if the processes have connections, if the
+    machine has changed files of the base that they use, or with `timeless_only` if they could notice the time. After a
+    failure nothing of it is left.
     """
     async with holding(resources.captures, origin) as (held,):
         if await asyncio.to_thread(lambda: held.has_connections() or held.has_changed_base()):
             return None
         is_timeless = await asyncio.to_thread(held.is_timeless)
+        if timeless_only and not is_timeless:
+            return None
         chosen = await asyncio.to_thread(choose, resources, origin, "live")
         branch, setting = f"standby {new_id()}", as_standby(origin.setting)  # no user can have a branch of this name
         size = births.size_of(origin)
