@@ -97,5 +97,25 @@ def test_a_short_pool_is_not_reported_at_each_poll() -> None:
     assert shortages(FakePool(enough(0), short=True), 10) == 1
 
 
+def fillings(pool: FakePool, looks: int) -> list[int | None]:
+    """What the watch reports about a pool that fills up, while it asks the pool `looks` times."""
+    said: list[int | None] = []
+    watch = PoolWatch(pool, NO_GROUP, on_filling=said.append)  # type: ignore[arg-type]
+    watch.start()
+    try:
+        for _ in range(looks):
+            pool.looks.get(timeout=DEADLINE_S)
+    finally:
+        watch.stop()
+    return said
+
+
+@pytest.mark.parametrize(("left", "written", "said"), [(90, 20, [90]), (90, 10, []), (250, 100, [None])])
+def test_a_pool_that_is_filled_fast_is_reported(left: int, written: int, said: list[int | None]) -> None:
+    pool = FakePool(enough((1 << 40) + written), enough(1 << 40))
+    pool.outlook = lambda: Outlook(free_bytes=left, headroom_bytes=100)  # type: ignore[method-assign]
+    assert fillings(pool, 3) == said
+
+
 def test_an_error_is_not_reported_as_a_short_pool() -> None:
     assert shortages(FakePool(Failed("grow", "the pool", "broken"), enough(1 << 30)), 2) == 0

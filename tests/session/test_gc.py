@@ -163,7 +163,7 @@ def test_disk_space_that_gc_cannot_free_is_reported(own: Home) -> None:
     own.must("checkpoint", "x", "--force", "-b", "main")
     done = own.must("gc", "--keep-operations", "0s")
     assert done.stdout.splitlines()[-1].startswith("removed 1 capture;")
-    said = "a session with --disk has used the pool, so free space between its files is kept for later sessions"
+    said = "a session has had a limit of disk space, so free space between its files is kept for later sessions"
     assert done.stderr == f"not freed: the free space of the pool: {said}\n"
     assert own.must("gc", "--json").json()["failed"] == []
 

@@ -12,6 +12,9 @@ import pytest
 
 from tests.homes import MIB, SMALL_POOL, Home, open_home
 from tests.places import make_temp_root
+from tests.session.full_disks import SNUG
+from tests.session.full_disks import small_disk as small_disk
+from tests.waiting import wait_until
 from waypoint.client import Client, Session
 
 pytestmark = [
@@ -104,3 +107,16 @@ def test_a_restore_of_large_files_makes_the_pool_grow(fresh: Home) -> None:
     write(session, "rm data && sync")
     fresh.must("restore", "large", "--only", "files")
     write(session, f"[ $(stat -c %s data) = {FILL_MIB << 20} ]")
+
+
+@pytest.mark.requires("simple-quotas")
+@pytest.mark.parametrize("small_disk", [SNUG], indirect=True)
+def test_one_session_does_not_fill_the_pool_for_the_others(small_disk: Home) -> None:
+    bad, worker = (start(small_disk, branch) for branch in ("bad", "worker"))
+    filled = bad.exec("while head -c 4M /dev/zero >>data; do sleep 0.1; done", timeout_s=120)
+    assert b"Disk quota exceeded" in filled.output
+    write(worker, "head -c 16M /dev/urandom >mine && sync mine")
+    assert "each session may write" in small_disk.must("ps").stderr
+    write(bad, "rm data")
+    wait_until(lambda: Client(small_disk.path).status().share_bytes is None, "there is room again")
+    write(bad, "head -c 150M /dev/zero >data")

@@ -56,7 +56,7 @@ def test_in_a_pool_with_limits_a_compaction_moves_no_data(corner: Path) -> None:
     assert btrfs.end_of_chunks(pool.folder) == end
     pool.close()
     pool = PoolHome(corner, "btrfs").open()
-    assert "a session with --disk has used the pool" in pool.why_stays()
+    assert "a session has had a limit of disk space" in pool.why_stays()
     assert (pool.spare_bytes(), pool.compact(lambda: True)) == (0, 0)
     assert os.stat(f"{pool.path('tree-3')}/data").st_size == 100 * MIB
     pool.close()

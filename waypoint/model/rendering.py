@@ -262,6 +262,11 @@ def full_lines(status: StatusFacts, sessions: Sequence[SessionFacts] = ()) -> li
     if whole and whole - status.free_bytes >= FULL * whole:
         how = "'waypoint du' shows what holds it; 'waypoint gc' and 'waypoint rm --now' free it"
         lines.append(f"the disk of {status.home}, to {1 - status.free_bytes / whole:.0%}: {how}")
+    if status.share_bytes is not None:
+        lines.append(
+            f"the pool: until there is room again, each session may write {size(status.share_bytes)} at most, so that "
+            "none fills it for all; programs get 'Disk quota exceeded'"
+        )
     for one in sessions:
         most = one.limits["disk_bytes"] if one.limits else None
         if most and one.upper_bytes is not None and one.upper_bytes >= FULL * most:

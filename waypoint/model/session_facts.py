@@ -189,6 +189,7 @@ class StatusFacts:
     `btrfs`, or `copy` (each capture copies them). `problem`: the error that every write to the pool now gets.
     `disk_bytes`, `free_bytes`: what the home's disk has for users, and what of that is free. `standbys`,
     `standby_bytes`: how many frozen copies of checkpoints stand ready for forks, and how much memory they take at most.
+    `share_bytes`: what each session could still write at most when little was left; None while there is enough.
     """
 
     pid: int
@@ -202,6 +203,7 @@ class StatusFacts:
     free_bytes: int = 0
     standbys: int = 0
     standby_bytes: int = 0
+    share_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ from waypoint.service.background.events import Events
 from waypoint.service.background.growth import PoolWatch
 from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
+from waypoint.service.background.rest_shares import RestShares
 from waypoint.service.change_counts import ChangeCounts
 from waypoint.service.keeping import Keeping
 from waypoint.service.moving import Moving
@@ -129,7 +130,6 @@ class Home:
 
     def __init__(self, path: Path, config: "_Config", criu: str | None, host_mounts: int | None) -> None:
         """`criu`: the path of a CRIU that was chosen, None: any that works. `host_mounts`: as for `make_places`."""
-        loop = asyncio.get_running_loop()
         self.path = path
         self.started = time.time()
         self.users: HomeUsers = config
@@ -145,7 +145,7 @@ class Home:
         self.strangers: list[StrangerFacts] = []
         # By id: captures that are recorded as removed, but whose files are still on disk. Only a `gc` job uses this.
         self.due_for_removal: dict[str, Capture] = {}
-        self.events = Events(loop)
+        self.events = Events(asyncio.get_running_loop())
         self.jobs = Jobs(self.events)
 
         runtime = Path(runtime_folder(str(path)))
@@ -161,7 +161,8 @@ class Home:
         self.names.on_operation = self._tell_operation
         _check_pool(path, self.names)
         self.pool = _open_pool(path, config.pool, reserve, places.cgroup)
-        self._watch = PoolWatch(self.pool, places.cgroup, lambda: loop.call_soon_threadsafe(self.relieve_later))
+        self.rest = RestShares(self.pool, lambda: [live.record.row for live in self.sessions.live])
+        self._watch = self._pool_watch()
 
         find_criu = criu_find.remembered(functools.partial(_find_criu, path, criu))
         spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
@@ -246,6 +247,11 @@ class Home:
             asyncio.get_running_loop().run_in_executor(None, vanished.remove_all)
         return home
 
+    def _pool_watch(self) -> PoolWatch:
+        later = asyncio.get_running_loop().call_soon_threadsafe
+        on_short, on_filling = functools.partial(later, self.relieve_later), functools.partial(later, self.rest.share)
+        return PoolWatch(self.pool, self._places.cgroup, on_short, on_filling)
+
     def present_strangers(self) -> list[StrangerFacts]:
         """The strangers (capture/sweeping.py) that were found when the daemon started and are still there."""
         return [stranger for stranger in self.strangers if os.path.lexists(stranger.path)]
@@ -313,6 +319,8 @@ class Home:
             self._compact_later()
         else:
             self._watch_session(live, is_new=change == "started")
+            if self.rest.bytes is not None:
+                self.rest.apply()
 
     def _watch_session(self, live: LiveSession, *, is_new: bool) -> None:
         if self._auto is not None and live.record.row.setting.auto:
@@ -392,6 +400,7 @@ async def status(home: Home) -> StatusFacts:
         free_bytes=filesystem.free_bytes(home.path),
         standbys=len(ready := home.sessions.resources.standbys.all),
         standby_bytes=sum(standby.size_of(one.origin) for one in ready),
+        share_bytes=home.rest.bytes,
     )
 
 

@@ -164,6 +164,14 @@ class BtrfsPool(FolderOfTrees):
                 return self.no_quotas
         return ""
 
+    def written_bytes(self, name: str) -> int | None:
+        with self._tree("look at the upper tree", name) as path:
+            if not quota.is_enabled(path):
+                return None
+            with contextlib.suppress(OSError):  # a full pool: then the size is that of the last commit
+                btrfs.sync_filesystem(self._folder)
+            return quota.charged_bytes(path)
+
     def count(self) -> bool:
         """Begin to count what each tree writes; this cannot be switched off. Returns False if the file system does not
         belong to Waypoint.

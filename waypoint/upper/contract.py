@@ -21,6 +21,7 @@ from typing import Protocol
 from waypoint.model.errors import DISK_FAILED, MAKE_ROOM, READ_ONLY, Failed, StateConflict, of_machine
 
 GIB = 1 << 30
+UNLIMITED = (1 << 64) - 1
 MAX_NAME_BYTES = 200
 NAME_TAKEN = "the name is taken"
 _LOOK = "see the kernel's log (dmesg), and try again"
@@ -78,14 +79,17 @@ class Outlook:
         """Whether captures must be removed: the pool has less free than the headroom and cannot grow enough, or the
         disk is low. False if the pool is read-only, since nothing can be removed.
         """
-        if self.is_readonly:
-            return False
-        return self.free_bytes + (self.growth_bytes or 0) < self.headroom_bytes or self.is_disk_low
+        return not self.is_readonly and (self.left_bytes < self.headroom_bytes or self.is_disk_low)
 
     @property
     def is_disk_low(self) -> bool:
         """Whether less than half of the floor is free: files other than the pool's, such as memory images, took it."""
         return 2 * self.disk_free_bytes < self.floor_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        """What sessions can still write."""
+        return self.free_bytes + (self.growth_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,10 @@ class Pool(Protocol):
         """Limit what the tree has written itself, including what only its snapshots still keep, to `most_bytes`.
         Writing more fails with EDQUOT. Returns "", or the reason, as text, why the pool cannot enforce a limit.
         """
+        ...
+
+    def written_bytes(self, name: str) -> int | None:
+        """The bytes of the tree that count for `limit`. None if the pool does not count (yet)."""
         ...
 
     def remove(self, name: str) -> None:

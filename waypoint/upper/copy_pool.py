@@ -97,6 +97,9 @@ class CopyPool(FolderOfTrees):
         self._existing("limit the upper tree", name)
         return "the pool consists of plain folders, whose size is not limited"
 
+    def written_bytes(self, name: str) -> int | None:
+        return None
+
     def remove(self, name: str) -> None:
         path, gone = self._unmounted(name), _fresh(self._gone)
         with refusals("remove the upper tree", name), contextlib.suppress(FileNotFoundError):

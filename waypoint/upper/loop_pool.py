@@ -38,7 +38,7 @@ _FULL_PERCENT = (25, 50, 85)  # chunks at most this full are moved, the emptiest
 _RETRY_S = 0.02
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
 
-_COUNTED = "a session with --disk has used the pool, so free space between its files is kept for later sessions"
+_COUNTED = "a session has had a limit of disk space, so free space between its files is kept for later sessions"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

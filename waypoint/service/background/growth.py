@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from waypoint.linux.tasks import cgroups
 from waypoint.linux.tasks.use_notice import UseNotice
 from waypoint.model.errors import WaypointError
-from waypoint.upper.contract import Growth, GrowthOutcome, Pool
+from waypoint.upper.contract import Growth, GrowthOutcome, Outlook, Pool
 
 FASTEST = 2_000_000_000
 """Bytes per second. At this speed a writer uses up a quarter of the free space between two polls."""
@@ -34,6 +34,10 @@ LONGEST_S, SHORTEST_S = 0.5, 0.01
 IDLE_S = 1.0
 """The time between two polls while the sessions are idle: other programs may fill the disk, whose free space is
 promised to the sessions (upper/pool_file.py).
+"""
+FILLING_WITHIN_S = 10.0
+"""A pool fills up if it has less left than twice the headroom, and this lasts for less than this time at the speed of
+the last RECENT_S. Switching quotas on takes a commit, which lasts some seconds while a program writes at full speed.
 """
 MOST_AHEAD_BYTES = 1 << 30
 """The most that is kept free besides the headroom: a program may reserve much more in one call."""
@@ -46,12 +50,21 @@ log = logging.getLogger(__name__)
 class PoolWatch:
     """Polls one pool from `start` to `stop`, in a thread of its own, so that no other work of the daemon delays it."""
 
-    def __init__(self, pool: Pool, group: str, on_short: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        group: str,
+        on_short: Callable[[], object] = lambda: None,
+        on_filling: Callable[[int | None], object] = lambda _: None,
+    ) -> None:
         """`group`: the cgroup above the sessions' groups. `on_short`: called in the thread every LONGEST_S while the
-        pool or the disk under it runs short (`Outlook.is_short`); must not block or raise.
+        pool or the disk under it runs short (`Outlook.is_short`). `on_filling`: called in the thread with the bytes
+        that are left when sessions begin to fill up the pool, and with None when there is room again, also at the first
+        look. Both must not block or raise.
         """
         self._pool = pool
-        self._on_short = on_short
+        self._on_short, self._on_filling = on_short, on_filling
+        self._is_filling: bool | None = None  # None: as the last daemon has left it
         self._reported_at = float("-inf")
         self._group = group
         self._notice: UseNotice | None = None
@@ -111,8 +124,20 @@ class PoolWatch:
             return
         self._reported_at = time.monotonic()
         with contextlib.suppress(WaypointError):  # `_poll_pool` has logged it
-            if self._pool.outlook().is_short:
+            outlook = self._pool.outlook()
+            if outlook.is_short:
                 self._on_short()
+            self._report_filling(outlook)
+
+    def _report_filling(self, outlook: Outlook) -> None:
+        lasts_s = RECENT_S * outlook.left_bytes / max(1, self._written.recently())
+        is_low = outlook.left_bytes < 2 * outlook.headroom_bytes and not outlook.is_readonly
+        if not self._is_filling and is_low and lasts_s < FILLING_WITHIN_S:
+            self._is_filling = True
+            self._on_filling(outlook.left_bytes)
+        elif self._is_filling is not False and not is_low:
+            self._is_filling = False
+            self._on_filling(None)
 
     def _say(self, said: str) -> None:
         """Log why the pool does not grow: once, until it grows again. `said`: the reason; "": the pool can grow."""
