@@ -110,11 +110,11 @@ def fillings(pool: FakePool, looks: int) -> list[int | None]:
     return said
 
 
-@pytest.mark.parametrize(("left", "written", "said"), [(90, 20, [90]), (90, 10, []), (250, 100, [None])])
+@pytest.mark.parametrize(("left", "written", "said"), [(90, 20, [90]), (90, 10, []), (40, 20, []), (250, 100, [None])])
 def test_a_pool_that_is_filled_fast_is_reported(left: int, written: int, said: list[int | None]) -> None:
     pool = FakePool(enough((1 << 40) + written), enough(1 << 40))
     pool.outlook = lambda: Outlook(free_bytes=left, headroom_bytes=100)  # type: ignore[method-assign]
-    assert fillings(pool, 3) == said
+    assert list(dict.fromkeys(fillings(pool, 3))) == said
 
 
 def test_an_error_is_not_reported_as_a_short_pool() -> None:

@@ -78,7 +78,7 @@ def test_a_full_pool_that_cannot_grow_can_be_freed(small_disk: Home) -> None:
     assert f"free some disk space, or {step}" in small_disk.cli("doctor").stdout
     small_disk.must("rm", "full")
     small_disk.must("gc", "--keep-operations", "0")
-    assert client.session("main").exec("head -c 500M /dev/zero > /srv/more").exit == 0
+    assert client.session("main").exec("head -c 200M /dev/zero > /srv/more").exit == 0
     ledger.check(small_disk)
 
 

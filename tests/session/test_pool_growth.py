@@ -113,10 +113,16 @@ def test_a_restore_of_large_files_makes_the_pool_grow(fresh: Home) -> None:
 @pytest.mark.parametrize("small_disk", [SNUG], indirect=True)
 def test_one_session_does_not_fill_the_pool_for_the_others(small_disk: Home) -> None:
     bad, worker = (start(small_disk, branch) for branch in ("bad", "worker"))
+    write(bad, "head -c 16M /dev/urandom >kept && cp kept /dev/shm")
+    bad.checkpoint("before", tier="files")
+    write(bad, "rm kept")
     filled = bad.exec("while head -c 4M /dev/zero >>data; do sleep 0.1; done", timeout_s=120)
     assert b"Disk quota exceeded" in filled.output
     write(worker, "head -c 16M /dev/urandom >mine && sync mine")
     assert "each session may write" in small_disk.must("ps").stderr
-    write(bad, "rm data")
+    small_disk.must("restore", "before", "-b", "bad", "--only", "files")
+    write(bad, "cmp kept /dev/shm/kept")
+    bad.stop(discard=True)
+    small_disk.must("rm", "--now", "bad")
     wait_until(lambda: Client(small_disk.path).status().share_bytes is None, "there is room again")
-    write(bad, "head -c 150M /dev/zero >data")
+    write(worker, "head -c 150M /dev/zero >data")

@@ -33,6 +33,8 @@ def test_a_tree_is_limited_or_the_pool_reports_the_reason(pool: Pool, pool_home:
     os.unlink(f"{pool.path('one')}/data")
     pool.sync("one")
     pool.seal("one")
+    assert 30 * MIB <= (pool.written_bytes("copy") or 0) < 31 * MIB
+    assert pool.limits == {"one": 20 * MIB}
     assert pool.limit("copy", 16 * MIB) == ""
     with pytest.raises(OSError, match="quota"):  # the tree is already larger
         filled("copy", pool, "most")

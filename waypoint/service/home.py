@@ -249,8 +249,12 @@ class Home:
 
     def _pool_watch(self) -> PoolWatch:
         later = asyncio.get_running_loop().call_soon_threadsafe
-        on_short, on_filling = functools.partial(later, self.relieve_later), functools.partial(later, self.rest.share)
-        return PoolWatch(self.pool, self._places.cgroup, on_short, on_filling)
+        return PoolWatch(
+            self.pool,
+            self._places.cgroup,
+            lambda: later(self.relieve_later),
+            lambda left_bytes: later(self.rest.share, left_bytes),
+        )
 
     def present_strangers(self) -> list[StrangerFacts]:
         """The strangers (capture/sweeping.py) that were found when the daemon started and are still there."""

@@ -38,6 +38,7 @@ from waypoint.session.start import bring_up
 from waypoint.terminal.exec.proof import prove
 from waypoint.terminal.shell.dump import ShellDump
 from waypoint.terminal.shell.putting_back import check_shell, parse_state, put_back, refuse
+from waypoint.upper.contract import more_space
 from waypoint.upper.rewind import Rewound
 
 
@@ -145,13 +146,15 @@ def exchange_files(resources: Resources, live: LiveSession, origin: Capture, sub
     From the capture on the session is frozen, so all of this runs in one thread that never waits for the event loop.
     """
     with prepared(resources, live, origin) as rewinding, contextlib.ExitStack() as standing:
+        row = live.record.row
+        standing.enter_context(more_space(resources.pool, row.tree, row.setting.limits.disk))
         standing.enter_context(pauses.announced())
         taken = resources.captures.take(subject, CaptureOptions(None, "replaced", keep_frozen=True, goes_on=True))
         captured = time.monotonic()
         standing.callback(subject.go_on)
         standing.callback(cgroups.thaw, live.record.cgroup)
         live.rested = None
-        with noted(resources.places.sessions / live.record.row.session, origin, taken):
+        with noted(resources.places.sessions / row.session, origin, taken):
             aside = _record_aside(resources, live, taken, "files")
             reach(Step.RECORDED)
             try:

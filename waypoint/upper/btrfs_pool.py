@@ -18,7 +18,7 @@ from waypoint.linux.storage import btrfs, btrfs_sharing, filesystem, quota
 from waypoint.linux.storage.btrfs_changes import read_subvolume
 from waypoint.model.errors import Failed
 from waypoint.model.ids import random_hex
-from waypoint.upper.contract import Outlook, PoolUsage, Shares, refusals
+from waypoint.upper.contract import UNLIMITED, Outlook, PoolUsage, Shares, refusals
 from waypoint.upper.trees import FolderOfTrees
 
 _log = logging.getLogger(__name__)
@@ -162,6 +162,10 @@ class BtrfsPool(FolderOfTrees):
                 if err.errno not in _NO_QUOTAS:
                     raise
                 return self.no_quotas
+        if most_bytes == UNLIMITED:
+            self.limits.pop(name, None)
+        else:
+            self.limits[name] = most_bytes
         return ""
 
     def written_bytes(self, name: str) -> int | None:
@@ -192,6 +196,7 @@ class BtrfsPool(FolderOfTrees):
             return
         with refusals("remove the upper tree", name), contextlib.suppress(FileNotFoundError):
             self.retry_if_full(lambda: btrfs.destroy_subvolume(path), is_end=True)
+        self.limits.pop(name, None)
 
     def sync(self, name: str) -> None:
         # A commit is slow (a second for 40,000 files) if the kernel frees removed trees in it, or if much was written

@@ -12,7 +12,7 @@ that raises, `list` shows the same trees as before.
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -259,6 +259,11 @@ class Pool(Protocol):
         """
         ...
 
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """The limits of trees that have one, by tree, as far as this process has set them."""
+        ...
+
     def written_bytes(self, name: str) -> int | None:
         """The bytes of the tree that count for `limit`. None if the pool does not count (yet)."""
         ...
@@ -339,3 +344,19 @@ def refusals(tried: str, on: str) -> Iterator[None]:
     except subprocess.CalledProcessError as err:
         lines = os.fsdecode(err.stderr).strip().splitlines() or [f"exit status {err.returncode}"]
         raise Failed(tried, on, lines[-1], _LOOK) from err
+
+
+@contextmanager
+def more_space(pool: Pool, name: str, usual_bytes: int | None, more_bytes: int = GIB << 20) -> Iterator[None]:
+    """Raise the limit of a tree by `more_bytes` in the `with` block. `usual_bytes`: its limit if this process has set
+    none; None: no limit.
+    """
+    most_bytes = pool.limits.get(name, usual_bytes)
+    if most_bytes is None:
+        yield
+        return
+    pool.limit(name, most_bytes + more_bytes)
+    try:
+        yield
+    finally:
+        pool.limit(name, most_bytes)

@@ -28,6 +28,7 @@ class FolderOfTrees:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self.limits = dict[str, int]()
 
     @property
     def folder(self) -> str:

@@ -22,7 +22,7 @@ from waypoint.model.errors import CannotCapture, StoreDamaged
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, ShellLayer
 from waypoint.upper import layout
-from waypoint.upper.contract import Pool
+from waypoint.upper.contract import Pool, more_space
 
 STATE_FILE = "state"
 BEFORE_FILE = "before"
@@ -84,14 +84,10 @@ def ask_shell_with_space(pool: Pool, subject: Subject) -> ShellLayer | None:
     the call. The session's other programs may use up that space, too.
     """
     facts = subject.facts
-    most_bytes = facts.setting.limits.disk
-    if most_bytes is None or not subject.is_shell_lost:
+    if not subject.is_shell_lost:
         return subject.ask_shell()
-    pool.limit(facts.tree, most_bytes + ROOM_BYTES)
-    try:
+    with more_space(pool, facts.tree, facts.setting.limits.disk, ROOM_BYTES):
         return subject.ask_shell()
-    finally:
-        pool.limit(facts.tree, most_bytes)
 
 
 class KeptShell(NamedTuple):

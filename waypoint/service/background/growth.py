@@ -37,7 +37,8 @@ promised to the sessions (upper/pool_file.py).
 """
 FILLING_WITHIN_S = 10.0
 """A pool fills up if it has less left than twice the headroom, and this lasts for less than this time at the speed of
-the last RECENT_S. Switching quotas on takes a commit, which lasts some seconds while a program writes at full speed.
+the last RECENT_S. With less than half of the headroom it is too late: switching quotas on takes a commit, which lasts
+some seconds while a program writes at full speed.
 """
 MOST_AHEAD_BYTES = 1 << 30
 """The most that is kept free besides the headroom: a program may reserve much more in one call."""
@@ -59,12 +60,12 @@ class PoolWatch:
     ) -> None:
         """`group`: the cgroup above the sessions' groups. `on_short`: called in the thread every LONGEST_S while the
         pool or the disk under it runs short (`Outlook.is_short`). `on_filling`: called in the thread with the bytes
-        that are left when sessions begin to fill up the pool, and with None when there is room again, also at the first
-        look. Both must not block or raise.
+        that are left while sessions fill up the pool, and with None when there is room again, also at the first look.
+        Both must not block or raise.
         """
         self._pool = pool
         self._on_short, self._on_filling = on_short, on_filling
-        self._is_filling: bool | None = None  # None: as the last daemon has left it
+        self._has_room = False
         self._reported_at = float("-inf")
         self._group = group
         self._notice: UseNotice | None = None
@@ -132,12 +133,11 @@ class PoolWatch:
     def _report_filling(self, outlook: Outlook) -> None:
         lasts_s = RECENT_S * outlook.left_bytes / max(1, self._written.recently())
         is_low = outlook.left_bytes < 2 * outlook.headroom_bytes and not outlook.is_readonly
-        if not self._is_filling and is_low and lasts_s < FILLING_WITHIN_S:
-            self._is_filling = True
+        if is_low and lasts_s < FILLING_WITHIN_S and 2 * outlook.left_bytes >= outlook.headroom_bytes:
             self._on_filling(outlook.left_bytes)
-        elif self._is_filling is not False and not is_low:
-            self._is_filling = False
+        elif not is_low and not self._has_room:
             self._on_filling(None)
+        self._has_room = not is_low
 
     def _say(self, said: str) -> None:
         """Log why the pool does not grow: once, until it grows again. `said`: the reason; "": the pool can grow."""

@@ -29,15 +29,20 @@ class RestShares:
         self.bytes: int | None = None
 
     def share(self, left_bytes: int | None) -> None:
-        """Limit all sessions, because `left_bytes` are left; None: remove these limits. Call it in the event loop."""
-        self.bytes = None if left_bytes is None else left_bytes // 2
+        """Limit all sessions, because `left_bytes` are left; None: remove these limits. A single session gets none.
+        Call this in the event loop.
+        """
+        if left_bytes is None:
+            self.bytes = None
+        elif self.bytes is None and len(list(self._rows())) > 1:
+            self.bytes = left_bytes // 2
+        else:
+            return
         self.apply()
 
     def apply(self) -> None:
-        """Set or remove the limits of the present sessions in the background. A single session gets none."""
-        rows = list(self._rows())
-        if self.bytes is None or len(rows) > 1:
-            asyncio.get_running_loop().run_in_executor(None, self._apply, rows, self.bytes)
+        """Set or remove the limits of the present sessions in the background."""
+        asyncio.get_running_loop().run_in_executor(None, self._apply, list(self._rows()), self.bytes)
 
     def _apply(self, rows: list[LiveRow], share: int | None) -> None:
         with self._lock:
