@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.people import Person
 from tests.acceptance.sessions import inside, session
+from tests.answers import unusual
 from tests.homes import Home
 from tests.waiting import PATIENCE_S
 
@@ -104,7 +105,7 @@ def test_only_changed_files_are_replaced_and_programs_that_have_them_open_are_re
         home, branch, "cd /srv/new; exec 7</srv/file; stat -c '%i %Z' /srv/log /srv/log2 > /dev/shm/before; echo $$"
     )
     done = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files", "--json").json()
-    assert [(one["code"], one["subject"], one["detail"]) for one in done["degraded"]] == [
+    assert [(one["code"], one["subject"], one["detail"]) for one in unusual(done["degraded"])] == [
         ("replaced-files-open", "/srv/file, /srv/new", f"bash (pid {pid.strip()})")
     ]
     assert done["exchanged"]["changed"] == 3
@@ -124,7 +125,9 @@ def test_a_file_that_no_program_uses_or_that_has_the_same_content_keeps_its_inod
     inside(home, branch, "cd /srv/d; seq 999 >> short; echo > long; echo y > sparse; echo >> runs; ./runs 1000 & cd /")
     inside(home, branch, "exec 8<>/srv/d/read; seq 8000 > /srv/d/read")
     done = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files", "--json").json()
-    assert [(one["code"], one["subject"]) for one in done["degraded"]] == [("replaced-files-open", "/srv/d/runs")]
+    assert [(one["code"], one["subject"]) for one in unusual(done["degraded"])] == [
+        ("replaced-files-open", "/srv/d/runs")
+    ]
     assert inside(home, branch, show) == before
     now = inside(home, branch, "stat -c %i /srv/d/*").split()
     assert [one == other for one, other in zip(now, inodes.split(), strict=True)] == [True, True, False, True, True]
