@@ -288,7 +288,7 @@ def test_a_mount_in_another_home_gets_no_overlay(tmp_path: Path, monkeypatch: py
         mounts.mount("tmpfs", str(folder), "tmpfs", 0)
     try:
         monkeypatch.setattr(homes, "known", lambda: [str(home)])
-        places: Any = SimpleNamespace(host=None, hidden=(), check_lower=lambda _record: "")
+        places: Any = SimpleNamespace(host=None, hidden=(), folder_of=str, check_lower=lambda _record: "")
         overlays = plan_overlays("/", places).overlays
         assert (str(home) in overlays, str(beside) in overlays) == (False, True)
     finally:
