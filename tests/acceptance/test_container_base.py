@@ -127,8 +127,6 @@ def test_buildah_builds_a_base(home: Home, tmp_path: Path) -> None:
     )
     home.must("base", "create", "real", "--from", str(tmp_path), env=settings)
     home.must("shell", "real", "-d", "--base", "real")
-    assert (
-        inside(home, "real", "id -un; pwd; cat file; echo $WORD; ls /etc")
-        == "tester\n/srv/work\nmade\nbuilt\ngroup\npasswd\n"
-    )
+    look = "id -un; pwd; cat file; echo $WORD; test -e /etc/marker || echo gone"
+    assert inside(home, "real", look) == "tester\n/srv/work\nmade\nbuilt\ngone\n"
     home.must("stop", "real", "--discard")

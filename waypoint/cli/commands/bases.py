@@ -50,6 +50,7 @@ def show(given: Given) -> int:
         return 0
     facts = dataclasses.asdict(found)
     facts |= facts.pop("config") or {}
+    facts["ports"] = facts.pop("exposed_ports", "")
     facts |= {
         "created": f"{found.created} ({age(found.created)} ago)",
         "on_disk": "yes" if found.on_disk else "in the store only; the next session extracts it",
