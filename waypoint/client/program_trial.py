@@ -266,7 +266,8 @@ def fates(facts: SessionFacts) -> Iterator[str]:
 
 
 def _texts(conditions: list[ConditionFacts] | None) -> list[str]:
-    return [one["text"] for one in conditions or []]
+    """The sentences of the conditions, without those that most sessions have."""
+    return [one["text"] for one in conditions or [] if not one.get("usual")]
 
 
 def _remove(client: Client, name: str) -> None:
