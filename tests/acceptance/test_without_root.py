@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.people import Person, new_person
+from tests.acceptance.small_base import make_base
 from tests.homes import Home
 from tests.processes_now import processes
 from tests.waiting import wait_until
@@ -155,3 +156,17 @@ def test_a_machine_without_user_namespaces_is_named(alone: Alone) -> None:
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (3, "no-user-namespaces"), done.stderr
     assert "user.max_user_namespaces is 0" in done.stdout
     assert "works without root" not in done.stderr
+
+
+@pytest.mark.soak(part="matrix")
+def test_a_user_without_root_pins_a_base_whose_files_are_the_users_own(alone: Alone) -> None:
+    folder = make_base(alone.person.home / "base")
+    (folder / "bin/wc").chmod(0o4755)
+    alone.must("base", "create", "own", "--from", str(folder))
+    (folder / "etc/marker").write_text("changed\n")
+    alone.must("shell", "-d", "--base", "own")
+    assert alone.runs("cat /etc/marker; stat -c '%u %a' /bin/wc") == f"the small base\n{alone.person.uid} 755"
+    alone.runs("mv /etc/marker /etc/moved")
+    alone.must("checkpoint", "c")
+    alone.must("fork", "c", "copy")
+    assert alone.runs("cat /etc/moved", "copy") == "the small base"

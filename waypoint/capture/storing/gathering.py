@@ -8,8 +8,11 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 from waypoint.capture.storing.orders import Gather, Gathered
+from waypoint.linux.calls import abilities
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper import copying
@@ -26,6 +29,19 @@ def gather(order: Gather, on_progress: Callable[[int], None]) -> Gathered:
         for source, place in order.folders:
             work.copy(source, place)
         return Gathered(devices=work.devices, device=work.device, left_out=work.left_out, example=work.example)
+
+
+def _given(facts: os.stat_result) -> os.stat_result:
+    """The facts that a copy gets. Without root no file can be given to another user, so all copies are the user's own,
+    without set-user-ID bits.
+    """
+    if abilities.own().owners:
+        return facts
+    names = ("st_dev", "st_ino", "st_nlink", "st_size", "st_blocks", "st_rdev", "st_atime_ns", "st_mtime_ns")
+    kept = {name: getattr(facts, name) for name in names}
+    mode = facts.st_mode & ~(stat.S_ISUID | stat.S_ISGID)
+    own = SimpleNamespace(**kept, st_mode=mode, st_uid=os.geteuid(), st_gid=os.getegid())
+    return cast(os.stat_result, own)
 
 
 class _Gathering:
@@ -50,7 +66,7 @@ class _Gathering:
                 shown = f"{source.rstrip('/')}/{path}"
                 try:
                     with beneath.opened(root, path, _READ, across=False) as one:
-                        facts = os.fstat(one)
+                        facts = _given(os.fstat(one))
                         there = f"{place}/{path}".strip("/")
                         with beneath.opened(self._target, there, _READ) as other:
                             copying.take_attributes(Entry(one, "."), Entry(other, "."), facts)
@@ -74,7 +90,7 @@ class _Gathering:
                 if path in self._hidden:
                     continue
                 try:
-                    facts = item.stat(follow_symlinks=False)
+                    facts = _given(item.stat(follow_symlinks=False))
                     if stat.S_ISDIR(facts.st_mode):
                         os.mkdir(item.name, 0o755, dir_fd=other)
                         folders.append(item.name)
