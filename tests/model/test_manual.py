@@ -28,7 +28,14 @@ def shown(page: str, folder: Path) -> str:
 
 def test_every_verb_has_a_page_and_there_are_no_others() -> None:
     names = {f"waypoint-{verb.name.replace(' ', '-')}.1" for verb in VERBS}
-    groups = {"waypoint-base.1", "waypoint-branch.1", "waypoint-op.1", "waypoint-daemon.1", "waypoint-layer.1"}
+    groups = {
+        "waypoint-base.1",
+        "waypoint-branch.1",
+        "waypoint-op.1",
+        "waypoint-daemon.1",
+        "waypoint-layer.1",
+        "waypoint-profile.1",
+    }
     assert set(manual.pages()) == {"waypoint.1", *names, *groups}
 
 
