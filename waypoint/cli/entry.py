@@ -105,14 +105,16 @@ def main(argv: list[str]) -> "NoReturn":
 
 
 def _hand_over(argv: list[str]) -> None:
-    """Become the session's own command, if it has the verb. A `waypoint` of the machine, as in /usr/local/bin, comes
-    before it in the session's PATH.
+    """Become the session's own command, if it has the verb or there is no such verb. A `waypoint` of the machine, as in
+    /usr/local/bin, comes before it in the session's PATH.
     """
     import signal
 
     from waypoint.model.verbs import inside
+    from waypoint.model.verbs.table import WAYPOINT
 
-    if argv[:1] == [COMPLETE] or inside.has(argv):
+    is_none = not argv or not (argv[0].startswith("-") or argv[0] == "help" or argv[0] in WAYPOINT.by_word)
+    if is_none or argv[:1] == [COMPLETE] or inside.has(argv):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
         os.execv(SESSIONS_OWN, [SESSIONS_OWN, *argv])
 
