@@ -138,7 +138,8 @@ class Stage:
     def take(self, options: CaptureOptions, *, with_criu: bool = True) -> Capture:
         subject: Any = LoggedSubject(self.log)
         with ThreadPoolExecutor(2) as executor:
-            asked = Taking(new_id(), subject, self._area, options, executor, why_no_criu="there is none")
+            asked = Taking(new_id(), subject, self._area, options, executor)
+            asked.no_criu = CannotCapture("dump", "the processes", "there is none", code="no-criu")
             if with_criu:
                 asked.program = CriuProgram(path=Path("criu"), version="1", origin="chosen")
                 asked.criu = Criu(asked.program.path)

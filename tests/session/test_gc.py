@@ -157,10 +157,10 @@ def test_beyond_the_budget_the_oldest_operations_lose_their_undo(own: Home) -> N
 @pytest.mark.requires("simple-quotas")
 def test_disk_space_that_gc_cannot_free_is_reported(own: Home) -> None:
     Client(own.path).start("main").checkpoint("x")
-    own.must("checkpoint", "x", "--force")
+    own.must("checkpoint", "x", "--force", "--anew")
     assert own.must("gc", "--keep-operations", "0s").stderr == ""
     own.must("shell", "limited", "-d", "--disk", "64M")
-    own.must("checkpoint", "x", "--force", "-b", "main")
+    own.must("checkpoint", "x", "--force", "--anew", "-b", "main")
     done = own.must("gc", "--keep-operations", "0s")
     assert done.stdout.splitlines()[-1].startswith("removed 1 capture;")
     said = "a session has had a limit of disk space, so free space between its files is kept for later sessions"
