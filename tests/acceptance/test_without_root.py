@@ -113,7 +113,10 @@ def test_a_user_without_root_has_all_verbs_at_the_tier_respawn(alone: Alone) -> 
     assert alone.runs("cat ~/kept; pwd") == "later\n/"
     assert (home / "kept").read_text() == "machine\n"
     assert (home / ".profile").exists()
-    alone.must("setup", "--remove", "--yes")
+    alone.must("setup", "--remove", "--yes")  # a session runs
+    assert alone.can("shell", "-d").returncode == 0
+    alone.must("stop", "main")
+    alone.must("setup", "--remove", "--yes")  # its daemon runs, but no session
     wait_until(lambda: not alone.processes(), "no process is left")
     tops = (str(home / ".local/share"), "/tmp", "/var/tmp", "/dev/shm", "/run")
     assert [entry.path for top in tops for entry in os.scandir(top) if is_of(entry, alone.person)] == []

@@ -16,17 +16,19 @@ from typing import Any
 
 from waypoint.capture.storing.keys import STAYS_PLAIN, encryption_of, read_key_file
 from waypoint.linux.storage import files, ownership
-from waypoint.linux.tasks import own_namespace, process_groups
+from waypoint.linux.tasks import lock_holder, own_namespace, process_groups
 from waypoint.model.errors import Failed, HostLacks, StateConflict, UsageProblem, WaypointError
 from waypoint.model.packages import make_importable
 from waypoint.model.paths import (
     WITHOUT_ROOT,
     as_root,
+    daemon_lock_path,
     home_id,
     is_below,
     is_config_of_home,
     runtime_folder,
     spelled,
+    supervisor_lock_path,
 )
 from waypoint.model.rendering import size
 from waypoint.setup import config as config_file
@@ -158,7 +160,9 @@ def _remove(home: Path, root: Path) -> None:
     home_removal.check(home)
     if os.geteuid() != 0:
         # Only there the user may remove all that the sessions' overlays have made.
-        own_namespace.enter(process_groups.members(f"{runtime_folder(str(home))}/{process_groups.FOLDER}"))
+        locks = (supervisor_lock_path(str(home)), daemon_lock_path(str(home)))
+        members = process_groups.members(f"{runtime_folder(str(home))}/{process_groups.FOLDER}")
+        own_namespace.enter([*lock_holder.holders(locks), *members])
         home_removal.remove(home, say)
         return
     key_file = _own_key_file(home)

@@ -12,6 +12,7 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Iterable
 
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import pidfd, procfs
@@ -33,11 +34,18 @@ def signed_by(path: str) -> int:
 
 def is_held(path: str) -> bool:
     """Whether the process that has signed the lock's file runs and holds the lock. Does not take the lock."""
-    holder = _open_signer(path)
-    if holder < 0:
-        return False
-    os.close(holder)
-    return True
+    return bool(holders([path]))
+
+
+def holders(paths: Iterable[str]) -> list[int]:
+    """The pids of the processes that have signed these locks' files and hold the locks. Does not take the locks."""
+    found = []
+    for path in paths:
+        holder = _open_signer(path)
+        if holder >= 0:
+            os.close(holder)
+            found.append(signed_by(path))
+    return found
 
 
 def _signature(path: str) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 The namespace has one user and one group, those of its user. The daemon keeps its user and has all capabilities in it,
 as ambient capabilities, so that the programs that it starts have them, too (capabilities(7)). The sessions' namespaces
-are below it, so a later daemon has to enter the same one: another namespace of the user has no rights over them.
+are below it, so a later daemon has to enter the same one: another namespace of the user has no rights over them, and
+cannot see which locks they hold.
 
 Sources: user_namespaces(7), ioctl_ns(2), capget(2).
 """
@@ -30,13 +31,13 @@ _SWITCHES = (
 )
 
 
-def enter(sessions: Iterable[int]) -> None:
+def enter(running: Iterable[int]) -> None:
     """Move the caller, which must have only one thread, into its user's namespace and into a new mount namespace.
-    `sessions`: pids of processes of the user's sessions, whose namespace is entered if one of them runs. Raises
-    OSError, with the reason if the machine does not allow such namespaces.
+    `running`: pids of the home's supervisor and daemon and of processes of its sessions; the namespace of the first
+    that runs is entered. Raises OSError, with the reason if the machine does not allow such namespaces.
     """
     uid, gid = os.getuid(), os.getgid()
-    present = _present(sessions)
+    present = _present(running)
     try:
         if present >= 0:
             namespaces.setns(present, namespaces.CLONE_NEWUSER)
@@ -54,10 +55,10 @@ def enter(sessions: Iterable[int]) -> None:
         raise OSError(error.errno, f"{error.strerror}{_why_off()}", error.filename) from error
 
 
-def _present(sessions: Iterable[int]) -> int:
+def _present(running: Iterable[int]) -> int:
     """A descriptor of the user namespace, directly below the caller's, of one of these processes; -1: there is none."""
     own = os.stat("/proc/self/ns/user").st_ino
-    for pid in sessions:
+    for pid in running:
         with contextlib.suppress(OSError):  # the process has ended; it is another user's
             here = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
             while os.fstat(here).st_ino != own:
