@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.branch.refs import remove, rename
+from waypoint.branch.refs import rename
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, FilesLayer, LiveRow, Operation, Ref, Setting, User, layers_of
@@ -204,8 +204,6 @@ def test_a_name_is_looked_up_on_its_branch_first(names: Names) -> None:
     assert {asked: names.find(*asked) for asked in found} == found
     for unknown in ("fix/nosuch", "main/own/er", "nosuch/warm"):
         assert names.meant(unknown, "main") == unknown
-    remove(names, ["main/warm", "warm"], live=())
-    assert names.ref("warm") is None
 
 
 def test_a_change_that_fails_halfway_is_rolled_back(names: Names) -> None:

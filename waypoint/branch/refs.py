@@ -29,7 +29,7 @@ def remove(names: Names, chosen: Sequence[str], live: Collection[str]) -> None:
     with a live session. Raises UnknownName, StateConflict for a live branch.
     """
     with names.change("remove") as change:
-        for name in dict.fromkeys(map(change.meant, chosen)):
+        for name in chosen:
             if change.ref(name) is None:
                 raise UnknownName("remove", repr(name), "nothing has this name", "'waypoint log --all' lists all names")
             _check_dead("remove", name, live)

@@ -92,11 +92,12 @@ async def rename(home: Home, branch: str, request: RenameRequest) -> None:
 
 async def remove(home: Home, request: RemoveRequest) -> None:
     """Remove checkpoints and branches, all of them or none."""
-    async with home.sessions.turn(*request.names):
-        for name in request.names:
+    meant = list(dict.fromkeys(map(home.names.meant, request.names)))
+    async with home.sessions.turn(*meant):
+        for name in meant:
             rights.check_name(home.sessions.resources, name, "remove")
-        gone = await asyncio.to_thread(_captures_of, home, request.names) if request.now else []
-        refs.remove(home.names, list(dict.fromkeys(request.names)), home.sessions.running)
+        gone = await asyncio.to_thread(_captures_of, home, meant) if request.now else []
+        refs.remove(home.names, meant, home.sessions.running)
     if gone:
         await remove_now(home, gone)
 

@@ -50,6 +50,7 @@ async def attach_layer(home: Home, name: str, request: AttachLayerRequest) -> At
     """
     resources = home.sessions.resources
     (one,) = await asyncio.to_thread(attachments, {request.kind: request.path})
+    name = home.names.meant(name)
     async with home.sessions.turn(name):
         rights.check_name(resources, name, "attach a layer to")
         origin, ref = await asyncio.to_thread(home.names.resolve, name), home.names.ref(name)
