@@ -93,8 +93,8 @@ def fill(home: Home, *, reserve: bool = False, more: bool = False) -> None:
 def use_up_inodes(home: Home) -> None:
     """Use up the inodes, so that no further file can be created although there is free space."""
     folder = home.path.parent / "names"
-    folder.mkdir(exist_ok=True)
     with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
         for number in itertools.count():
             (folder / f"{time.monotonic_ns()}-{number}").touch()
 

@@ -32,8 +32,10 @@ snug = pytest.mark.parametrize("small_disk", [SNUG], indirect=True, ids=["snug"]
 @pytest.fixture
 def full(small_disk: Home) -> Home:
     """A home whose disk and pool are full except for the home's reserve. It has three checkpoints, the session main, a
-    session that has filled the pool, and no daemon: it was killed.
+    session that has filled the pool, and no daemon: it was killed. Captures are written to the disk, not to memory.
     """
+    small_disk.must("daemon", "stop")
+    small_disk.must("setup", "--hot-memory", "1M")
     client = Client(small_disk.path)
     main = client.start("main")
     main.exec("kept=yes; echo precious > /srv/kept; x=$(head -c 8M /dev/urandom | base64 -w0)")

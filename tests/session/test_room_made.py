@@ -57,7 +57,7 @@ def crowd_disk(home: Home) -> None:
 
 
 def test_a_capture_without_space_is_repeated_after_captures_were_removed(small_disk: Home) -> None:
-    client, kept = crowd(small_disk, KEEP_S, HOLD_MEMORY, REPLACE_MEMORY, pool=NO_FLOOR)
+    client, kept = crowd(small_disk, KEEP_S, HOLD_MEMORY, REPLACE_MEMORY, pool=NO_FLOOR, hot_memory_bytes=0)
     age(time.time())
     crowd_disk(small_disk)
     client.session("main").checkpoint("more", tier="live", anew=True)
@@ -68,7 +68,7 @@ def test_a_capture_without_space_is_repeated_after_captures_were_removed(small_d
 
 
 def test_the_advice_for_a_capture_without_space_works(small_disk: Home) -> None:
-    crowd(small_disk, 3600.0, HOLD_MEMORY, REPLACE_MEMORY, pool=NO_FLOOR)
+    crowd(small_disk, 3600.0, HOLD_MEMORY, REPLACE_MEMORY, pool=NO_FLOOR, hot_memory_bytes=0)
     crowd_disk(small_disk)
     done = small_disk.cli("checkpoint", "more", "-b", "main", "--anew", "--tier", "live")
     assert (done.code, done.stdout) == (125, "")
