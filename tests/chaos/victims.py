@@ -1,6 +1,8 @@
 """Killing the parts of a running Waypoint by name, and simulating a reboot."""
 
 import contextlib
+import errno
+import functools
 import itertools
 import os
 import signal
@@ -41,9 +43,20 @@ def reboot(home: Home, command: subprocess.Popen[bytes]) -> None:
     wait_until(
         are_gone, "no daemon or supervisor of the home runs"
     )  # repeated, because one may just be starting the other
-    cgroups.end(str(ledger.group_of(home)))
+    wait_until(functools.partial(_has_ended, ledger.group_of(home)), "the processes of the home have ended")
     subprocess.run(["rm", "-rf", home.runtime], check=True)  # the end of the router removes its note meanwhile
     unmount(home.path / "hot/.memory")
+
+
+def _has_ended(group: Path) -> bool:
+    """End the group. False if a launcher, which lives a little longer than its daemon, has started a process in it."""
+    try:
+        cgroups.end(str(group))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def end(pid: int) -> None:
