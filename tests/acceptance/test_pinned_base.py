@@ -90,14 +90,14 @@ def test_a_gc_removes_a_base_that_nothing_uses(folder: Path) -> None:
         home.must("stop", "user", "--files")
         home.must("gc", "--keep-operations", "0s")
         home.must("shell", "user", "-d")
-        assert inside(home, "user", "ls -d /etc/new") == "/etc/new\n"
+        assert inside(home, "user", "ls -d /etc/other-name") == "/etc/other-name\n"
         home.must("stop", "user", "--discard")
         home.must("branch", "delete", "user")
         home.must("gc", "--keep-operations", "0s")
         assert not tree.exists()
         assert home.must("base", "create", "unused", "--from", str(folder), "--json").json()["id"] == made["id"]
         home.must("shell", "user", "-d", "--base", "unused", "--user", "root")
-        assert inside(home, "user", "ls -d /etc/new") == "/etc/new\n"
+        assert inside(home, "user", "ls -d /etc/other-name") == "/etc/other-name\n"
         home.must("stop", "user", "--discard")
 
 
@@ -134,6 +134,7 @@ def test_names_of_bases(home: Home, small: dict[str, Any], folder: Path) -> None
     assert "not a state of a session" in home.cli("shell", "from-base", "-d", "--from", small["id"]).stderr
 
 
+@pytest.mark.soak(part="matrix")
 def test_an_archive_contains_the_base(home: Home, small: dict[str, Any], tmp_path: Path) -> None:
     home.must("shell", "from-here", "-d", "--base", "small", "--user", "root")
     inside(home, "from-here", "echo mine >/etc/mine; sleep 1000 &")

@@ -10,6 +10,7 @@ from tests.homes import Home
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu")]
 
 
+@pytest.mark.soak(part="matrix")
 def test_a_verb_always_prints_the_same_fields(home: Home, branch: str) -> None:
     """`{0}`: a live branch, `{0}-p`: a parked one, `{0}-e`: one that ended with its files. Each line ends with what it
     shows; `in:` runs it inside of the live session.

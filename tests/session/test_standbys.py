@@ -177,6 +177,7 @@ def test_a_killed_daemon_leaves_no_standby(home: Home) -> None:
     ledger.check(home)
 
 
+@pytest.mark.soak(part="differences")
 def test_without_the_setting_only_a_checkpoint_that_was_restored_has_a_standby() -> None:
     with open_home("automatic") as home:
         begin(home, "main")
