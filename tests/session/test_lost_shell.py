@@ -17,6 +17,7 @@ from waypoint.model.requests import ExecRequest
 STATE = "mine='a b'; f() { echo \"f $1\"; }; alias l=ls; cd /usr; (exit 3)"
 SHOW_STATE = 'echo "$mine $(f 1) $PWD $(alias l)"'
 STUBBORN = "trap '' INT TERM; mine=lost; echo some output; while :; do :; done"
+TAKES_HOLD_S = 1.0  # of a timeout: its signals would end STUBBORN if they came before the `trap`
 
 
 @pytest.fixture(params=["bash", "zsh"])
@@ -42,7 +43,7 @@ async def test_a_loop_that_no_signal_ends_is_ended_with_its_shell(either: Stage)
     await either.exec("sleep 1000 & echo $! >job")
     await either.exec(STATE)
     lost = either.daemon.line.watch.shell
-    end, output = await execute(either, STUBBORN, timeout_s=0.2)
+    end, output = await execute(either, STUBBORN, timeout_s=TAKES_HOLD_S)
     assert output == b"some output\n"
     assert (end["exit"], end["signal"], end["new_shell"], end["state_lost"]) == (124, "KILL", True, False)
     assert [condition["code"] for condition in end["degraded"]] == ["shell-renewed"]  # type: ignore[attr-defined]
@@ -115,7 +116,7 @@ async def test_the_next_daemon_completes_the_replacement(
         else:
             bash.daemon.line.renew = wait_for_death  # type: ignore[assignment]
         client = Client()
-        running = asyncio.create_task(bash.exec(STUBBORN, client, timeout_s=0.2))
+        running = asyncio.create_task(bash.exec(STUBBORN, client, timeout_s=TAKES_HOLD_S))
         await reached.wait()
         bash.daemon.die()
         with contextlib.suppress(asyncio.CancelledError):
