@@ -359,4 +359,5 @@ def more_space(pool: Pool, name: str, usual_bytes: int | None, more_bytes: int =
     try:
         yield
     finally:
-        pool.limit(name, most_bytes)
+        if pool.limits.get(name) == most_bytes + more_bytes:  # else it was limited, or no longer is, meanwhile
+            pool.limit(name, most_bytes)

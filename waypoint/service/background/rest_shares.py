@@ -26,6 +26,7 @@ class RestShares:
         self._pool = pool
         self._rows = rows
         self._lock = threading.Lock()
+        self._limited: set[str] = set()  # the trees that have a share: a second one would let them write more
         self.bytes: int | None = None
 
     def share(self, left_bytes: int | None) -> None:
@@ -42,12 +43,16 @@ class RestShares:
 
     def apply(self) -> None:
         """Set or remove the limits of the present sessions in the background."""
-        asyncio.get_running_loop().run_in_executor(None, self._apply, list(self._rows()), self.bytes)
+        asyncio.get_running_loop().run_in_executor(None, self._apply, list(self._rows()))
 
-    def _apply(self, rows: list[LiveRow], share: int | None) -> None:
+    def _apply(self, rows: list[LiveRow]) -> None:
         with self._lock:
-            began = time.monotonic()
+            began, share = time.monotonic(), self.bytes  # read here: threads may get the lock in another order
+            if share is None:
+                self._limited.clear()
             for row in rows:
+                if row.tree in self._limited:
+                    continue
                 try:
                     said = self._limit(row, share)
                 except WaypointError as error:  # the session has ended meanwhile, or the disk fails
@@ -56,6 +61,8 @@ class RestShares:
                     if said:
                         log.warning("one session can fill the pool for all: %s", said)
                         return
+                    if share is not None:
+                        self._limited.add(row.tree)
             if share is not None:
                 log.info("limited %d sessions to %d bytes each in %.1f s", len(rows), share, time.monotonic() - began)
 
