@@ -53,10 +53,9 @@ def _own_runtime(home: str, given: str) -> str:
     """Choose the folder above the home's runtime folder, and note it in the home. The choice stays as long as the
     folder exists, whatever the caller's environment: a session may run with it.
     """
-    link = f"{home}/{RUNTIME_LINK}"
-    if os.path.isdir(link):
+    link, uid = f"{home}/{RUNTIME_LINK}", os.geteuid()
+    if os.path.isdir(link) and os.stat(link).st_uid == uid:
         return os.path.dirname(os.readlink(link))
-    uid = os.geteuid()
     is_ours = given.startswith("/") and os.path.isdir(given) and os.stat(given).st_uid == uid
     above = f"{given}/waypoint" if is_ours else f"/tmp/waypoint-{uid}"
     with contextlib.suppress(FileNotFoundError):

@@ -44,17 +44,22 @@ def home_id(home: str) -> str:
 
 def runtime_folder(home: str) -> str:
     """Return the path of the home's folder for files that need not survive a reboot. In a home without root, a link
-    names it, which counts only for the user who has made it.
+    names it, which counts only for the user who has made it; and not if another user has made the folder that it names
+    (in /tmp, after a reboot), and would answer in the daemon's place.
     """
     link = f"{home}/{RUNTIME_LINK}"
-    return os.readlink(link) if _is_ours(link) else f"{RUNTIME}/{home_id(home)}"
+    if _owner(link) == os.geteuid():
+        folder = os.readlink(link)
+        if {_owner(os.path.dirname(folder)), _owner(folder)} <= {None, os.geteuid()}:
+            return folder
+    return f"{RUNTIME}/{home_id(home)}"
 
 
-def _is_ours(path: str) -> bool:
+def _owner(path: str) -> int | None:
     try:
-        return os.lstat(path).st_uid == os.geteuid()
+        return os.lstat(path).st_uid
     except OSError:  # it does not exist; only root may look into the home
-        return False
+        return None
 
 
 def socket_path(home: str) -> str:
