@@ -67,6 +67,19 @@ def test_a_base_without_bash_refuses_exec_with_the_reason(home: Home, tmp_path: 
         assert "no shell with Waypoint's hooks" in done.stderr
 
 
+def test_the_sh_of_a_base_may_be_bash(home: Home, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    fedora = make_base(tmp_path / "fedora")
+    (fedora / "bin/sh").unlink()
+    (fedora / "bin/sh").symlink_to("/bin/bash")
+    with session(home, "root", "--base", str(fedora)) as branch:
+        inside(home, branch, "kept=1; sleep 1234 & cat /etc/marker")
+        home.must("checkpoint", f"{branch}-c", "-b", branch, "--tier", "live")
+        home.must("restore", f"{branch}-c", "-b", branch)
+        said = inside(home, branch, "echo $kept; jobs -r; : </dev/tty && echo its")
+        assert said.split() == ["1", "[1]+", "Running", "sleep", "1234", "&", "its"]
+
+
 def test_a_base_without_this_machines_c_library_works(home: Home, tmp_path: Path, seat: Take) -> None:
     tmp_path.chmod(0o755)
     busybox = shutil.which("busybox")

@@ -141,8 +141,25 @@ def _become_init(spec: StartSpec, report: int) -> None:
         run_folder = beneath.open_beneath(root, RUN_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
     if spec.processes is not None:
         limit_processes(spec.processes)
+    argv = _without_terminal(spec.argv) if _is_bash(spec.argv[0]) else spec.argv
     hand_over([MASTER_FD, run_folder], take_on(spec.identity, spec.cwd, spec.seccomp))
-    execute(spec.argv, spec.env)
+    execute(argv, spec.env)
+
+
+def _is_bash(shell: str) -> bool:
+    return os.path.basename(os.path.realpath(shell)) == "bash"
+
+
+def _without_terminal(argv: list[str]) -> list[str]:
+    """Replace stdin of pid 1 by /dev/null, and return its argv so that its program has the terminal as stdin again.
+
+    bash opens the terminal that is its stdin when it starts. So pid 1, a session leader, would get it as its
+    controlling terminal, and the program could not.
+    """
+    null = os.open("/dev/null", os.O_RDONLY | os.O_NOCTTY)
+    os.dup2(null, 0)
+    os.close(null)
+    return [*argv[:2], argv[0], "-c", 'exec "$@" <&1', "sh", *argv[2:]]
 
 
 def _mount_kernel_views(spec: StartSpec) -> None:

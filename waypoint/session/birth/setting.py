@@ -65,9 +65,9 @@ def plan_setting(
         raise UsageProblem("start a session on", on, "it is not a directory", "name an existing directory")
     if origin and request.base and base != origin.base:
         raise UsageProblem(
-            "continue on another base",
+            "continue on",
             request.base if pinned_id(base) is None else f"base {pinned_id(base)}",
-            f"the branch has the base {origin.base_text}",
+            f"the files of the branch belong to another base: {origin.base_text}",
             "start a new branch for another base",
         )
     if request.user:
