@@ -80,6 +80,7 @@ LINES = [
     ("waypoint restore noted -b re", "waypoint restore noted -b rested _"),
     ("waypoint restore noted --branch=re", "waypoint restore noted --branch=rested _"),
     ("waypoint attach l", "waypoint attach lively _"),
+    ("waypoint profile test tm", "waypoint profile test tmux _"),
     ("waypoint attach res", "waypoint attach res_"),  # `rested` is not live
     ("waypoint exec -- cat some-f", "waypoint exec -- cat some-file _"),
     ("waypoint exec -- basena", "waypoint exec -- basename _"),

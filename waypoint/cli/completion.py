@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+_COLLECTIONS = ("bases", "profiles")  # the kinds that have a route of their own
 ANSWER_S = 1.0  # how long to wait for the names
 
 
@@ -27,22 +28,23 @@ def run(words: list[str]) -> int:
     no error is printed.
     """
     offer = offered(words)
-    answer = offer.answer(_names(offer) if offer.needs_names else ())
+    answer = offer.answer(_names(offer) if offer.asked else ())
     write_all(1, memoryview(answer.encode(errors="replace")))
     return 0
 
 
 def _names(offer: Offer) -> list[str]:
+    collection = offer.asked if offer.asked in _COLLECTIONS else "names"
     _signal.signal(_signal.SIGALRM, _give_up)
     _signal.setitimer(_signal.ITIMER_REAL, ANSWER_S)
     try:
-        answer = ask_running(find_home(offer.home and os.path.expanduser(offer.home)), "GET", "/v1/names")
+        answer = ask_running(find_home(offer.home and os.path.expanduser(offer.home)), "GET", f"/v1/{collection}")
     except (WaypointError, OSError):
         return []
     finally:
         _signal.setitimer(_signal.ITIMER_REAL, 0)
-    rows = answer.get("names") if isinstance(answer, dict) else None
-    return [str(row["name"]) for row in rows or () if _is_meant(row, offer.kind)]
+    rows = answer.get(collection) if isinstance(answer, dict) else None
+    return [str(row["name"]) for row in rows or () if collection in _COLLECTIONS or _is_meant(row, offer.asked)]
 
 
 def _is_meant(row: dict[str, object], kind: str) -> bool:

@@ -77,5 +77,5 @@ def _find(client: Client, name: str) -> ProfileFacts:
     for one in found:
         if one.name == name and not one.problem:
             return one
-    said = f"there is no such profile{did_you_mean(name, [one.name for one in found])}"
+    said = f"there is no such profile{did_you_mean(name, [one.name for one in found if not one.problem])}"
     raise UnknownName("find the profile", name, said, "'waypoint profile list' lists them")

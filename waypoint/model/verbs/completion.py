@@ -18,7 +18,9 @@ KINDS = {
     "NAME": "names",
     "OTHER": "names",
     "DIR": "folders",
-    "BASE|DIR": "folders",
+    "BASE": "bases",
+    "BASE|DIR": "bases|folders",
+    "PROFILE": "profiles",
     "HOST:PATH[:ro]": "files",
     **dict.fromkeys(("DEST", "FILE", "KEY", "PATH", "SOURCE"), "files"),
     "USER": "users",
@@ -38,7 +40,6 @@ KINDS = {
             "MSG",
             "NEW",
             "PREFIX",
-            "PROFILE",
             "NAME=VALUE",
             "KIND=PATH",
             "KIND",
@@ -46,20 +47,19 @@ KINDS = {
             "TEXT",
             "LIST",
             "NAME:PATH",
-            "BASE",
             "",
         ),
         "",
     ),
 }
 """The kind of the values of an option or argument, by its metavar; "" for values that only the user knows. `names` are
-branches and checkpoints; `commands` are the words of a command: a program, then files.
+branches and checkpoints; `commands` are the words of a command: a program, then files; `bases|folders` are both.
 """
 
-_NEW_NAMES = {("checkpoint", "name"), ("stop", "checkpoint"), ("fork", "branches")}
+_NEW_NAMES = {("checkpoint", "name"), ("stop", "checkpoint"), ("fork", "branches"), ("base create", "name")}
 """Options and arguments, by verb and name, whose value is a name that does not exist yet."""
 
-_OF_THE_DAEMON = ("names", "branches", "live branches")
+_OF_THE_DAEMON = ("names", "branches", "live branches", "bases", "profiles")
 """The kinds whose words must be asked from the daemon."""
 
 _OF_LIVE = {"attach", "doctor", "exec", "run", "logs", "port", "stop", "checkpoint"}
@@ -84,15 +84,17 @@ class Offer:
         self.home: str | None = None
 
     @property
-    def needs_names(self) -> bool:
-        return self.kind in _OF_THE_DAEMON
+    def asked(self) -> str:
+        """The kind of words that must be asked from the daemon; "" for none."""
+        kind = self.kind.partition("|")[0]
+        return kind if kind in _OF_THE_DAEMON else ""
 
     def answer(self, names: "Iterable[str]") -> str:
-        """Return the text for the shell's completion function. `names`: all existing names of the kind `self.kind`."""
+        """Return the text for the shell's completion function. `names`: all existing names of the kind `self.asked`."""
         found = [f"{word}\t{text}" for word, text in self.words]
-        if self.needs_names:
+        if self.asked:
             found += [f"{self.before}{name}\t" for name in names if name.startswith(self.typed)]
-        return "".join(f"{line}\n" for line in ["" if self.needs_names else self.kind, *found])
+        return "".join(f"{line}\n" for line in [self.kind.partition("|")[2] if self.asked else self.kind, *found])
 
 
 def offered_inside(words: "Sequence[str]") -> Offer:
