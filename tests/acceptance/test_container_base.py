@@ -76,6 +76,7 @@ def test_sessions_on_a_container_image_have_its_files_and_settings(home: Home, t
         home.must("stop", branch, "--discard")
 
 
+@pytest.mark.soak(part="matrix")
 def test_what_is_no_image_makes_no_base(home: Home, tmp_path: Path) -> None:
     before = home.must("base", "list", "--json").json()
     for name in ("build", "tools", "none"):

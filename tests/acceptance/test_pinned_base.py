@@ -68,6 +68,7 @@ def test_a_session_a_checkpoint_and_a_fork_keep_the_base(home: Home, small: dict
     home.must("stop", "one")
 
 
+@pytest.mark.soak(part="matrix")
 def test_a_base_that_is_only_in_the_store_is_laid_out_again(home: Home, small: dict[str, Any]) -> None:
     home.must("gc", "--hot-budget", "1")
     assert home.must("base", "show", "small", "--json").json()["on_disk"] is False

@@ -40,6 +40,7 @@ def test_a_refused_program_gets_the_remedy_of_its_profile(home: Home, branch: st
     assert remedy in refused.json()["error"]["next"]
 
 
+@pytest.mark.soak(part="workloads")
 def test_the_test_of_a_profile_prints_its_steps_and_leaves_nothing(home: Home) -> None:
     done = home.cli("profile", "test", "shell")
     assert done.code == 0, done.stdout + done.stderr
