@@ -190,8 +190,8 @@ def check_live_setting(request: StartRequest, setting: Setting, limits: SessionL
         others = [*_other_limits(request, limits), *_other_settings(request, setting)]
     if others:
         next_step = (
-            f"stop it: waypoint stop {request.branch}, or use another branch; 'waypoint shell' without "
-            f"{' and '.join(others)} uses the running session"
+            f"stop it: waypoint stop {request.branch}, or use another branch; 'waypoint shell {request.branch}' "
+            f"without {' and '.join(others)} uses the running session"
         )
         if others == ["--publish"]:
             next_step = f"publish the port of the running session: waypoint port {request.branch} PORT"
