@@ -247,7 +247,9 @@ def other_version(tmp_path: Path) -> Callable[[Changes], Version]:
 
 
 NEWER = {
-    "names.db": {"waypoint/records/format.py": {"7: _to_8,": "7: _to_8, 8: lambda db: None,"}},
+    "names.db": {
+        "waypoint/records/format.py": {"\nFORMAT =": "\nMIGRATIONS[max(MIGRATIONS) + 1] = lambda db: None\nFORMAT ="}
+    },
     "config.json": {
         "waypoint/setup/config.py": {"\nFORMAT = 1\n": "\nFORMAT = 2\n", "FORMAT) != FORMAT": "FORMAT) > FORMAT"}
     },
