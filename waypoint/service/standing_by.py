@@ -105,6 +105,8 @@ class StandingBy:
                     await self._keep_up()
             except (WaypointError, OSError) as error:
                 log.warning("standbys are not kept up: %s", error)
+            except Exception:  # a bug, after which standbys must still end when the memory is short
+                log.exception("standbys are not kept up")
 
     async def _keep_up(self) -> None:
         mounts = await asyncio.to_thread(self._resources.places.follow_host)
