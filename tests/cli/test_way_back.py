@@ -51,5 +51,7 @@ def test_without_a_score_all_sessions_continue(home: Home, project: Path, branch
     assert (done.code, "no session has a score" in done.stderr) == (1, True), done.stderr
     assert home.cli("show", "never").code == 2
     home.must("stop", "none-1", "none-2", "--discard")
+    done = home.cli("fork", "plain", "-n", "2", "--keep", "plain", "--score", "echo 1", "--", "true")
+    assert (done.code, "for --keep" in done.stderr) == (4, True), done.stderr
     done = home.cli("fork", "plain", "-n", "2", "--keep", "best", "--", "true")
     assert (done.code, "work only together" in done.stderr) == (2, True), done.stderr

@@ -1,12 +1,21 @@
 """`fork ... --keep NEW --score CMD -- CMD`: runs the command in all forks, and keeps the one with the best score."""
 
+import contextlib
 from collections.abc import Sequence
 
 from waypoint.cli.fast.in_each import EXIT_ONE_FAILED, Command, Fleet, Member, run_in_each
 from waypoint.cli.output import note, print_json, print_lines
 from waypoint.client.sdk import Client
-from waypoint.model.errors import WaypointError
+from waypoint.model.errors import StateConflict, UnknownName, WaypointError
 from waypoint.model.paths import spelled
+
+
+def check_free(home: str, name: str) -> None:
+    """Raise StateConflict if there is a checkpoint or branch `name`."""
+    with contextlib.suppress(UnknownName):
+        if name in Client(home).history.show(name).names:
+            said, next_step = "there is a checkpoint or branch of this name", "choose another name for --keep"
+            raise StateConflict("create", f"checkpoint {name}", said, next_step, code="name-taken")
 
 
 def keep_best(
@@ -30,7 +39,7 @@ def keep_best(
     found = {number: member.facts for number, member in succeeded.items()}
     scores = _scores(home, found, command._replace(words=[score]))
     if not scores:
-        note("no session has a score; all sessions are still running: waypoint ps")
+        note(f"no session has a score; all sessions are still running: {spelled(home, 'ps')}")
         return EXIT_ONE_FAILED
     best = max(scores, key=lambda branch: scores[branch])
     client = Client(home)

@@ -134,6 +134,10 @@ def fork(given: "Given") -> int:
         exec_text(words)  # raises, before anything is forked, if the words cannot be sent
     keep, score = given.text("keep"), given.text("score")
     _check_fork(given)
+    if keep is not None:
+        from waypoint.cli.fast.best import check_free
+
+        check_free(home, keep)  # before the command has run, perhaps for hours
     answer = _ask_for_forks(home, _fork_body(given))
     made = forks_of(answer)
     forks = [_facts_of(one) for one in made]
