@@ -127,6 +127,23 @@ def test_a_program_in_the_foreground_is_typed_at_the_prompt(
         )
 
 
+def test_a_program_that_only_shows_something_runs_again_in_the_foreground(
+    home: Home, person: Person, seat: Callable[..., Seat]
+) -> None:
+    with session(home, person.name) as branch:
+        inside(home, branch, "echo shown >/tmp/shown; sleep 776 & kill -STOP $!")
+        taken = seat()
+        taken.type(f"waypoint attach {branch}\r".encode()).prompt()
+        taken.type(b"tail -f /tmp/shown\r").see(b"\rshown\r\n")
+        home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
+        done = home.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
+        assert "started again: sleep 776\nstarted again: tail -f /tmp/shown\n" in done.stderr
+        taken.see(b"tail -f /tmp/shown: runs again")
+        taken.see(b"\rshown\r\n")
+        taken.type(b"\x03").prompt()
+        assert inside(home, branch, "jobs | grep -c 'sleep 776'; pgrep -x tail || :") == "1\n"
+
+
 def test_a_program_that_cannot_be_started_is_reported_as_lost(home: Home, branch: str) -> None:
     inside(home, branch, "cd /tmp; cp /bin/sleep own; ./own 1000 & sleep 1002 &")
     inside(home, branch, "until pgrep -x own; do :; done; rm own")

@@ -335,6 +335,8 @@ async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
     new = await births.make_session(resources, birth)
     try:
         is_new = not new.record.origin and start_plan.has_hooks(start_plan.shell_of(birth.row.setting))
+        if new.restarted is not None and new.restarted.in_foreground:
+            return new  # the shell has answered before it began this program (start_again.py)
         shell = origin.layer(ShellLayer)
         # A restored shell must answer only if it answered when it was captured.
         must_answer = is_new or (shell is not None and shell.moment == "now")

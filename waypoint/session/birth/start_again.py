@@ -15,6 +15,7 @@ from waypoint.processes.respawn.manifest import Manifest, Program
 from waypoint.session.birth.users import change_of
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession, RestartedPrograms
+from waypoint.terminal.exec.proof import prove
 from waypoint.terminal.shell import again
 from waypoint.terminal.shell.asked import last_status
 from waypoint.terminal.shell.putting_back import Nobody
@@ -29,9 +30,9 @@ _START_S = 10.0
 async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> RestartedPrograms:
     """Start the programs of `origin` in their order. Each waits until those before it listen on their ports, for at
     most PORTS_S, all together ALL_PORTS_S. The foreground program is typed on the shell's line, or run if it only shows
-    something.
+    something; then the shell must have answered a request before, as it answers none until the program ends.
     """
-    done = RestartedPrograms([], [], [])
+    done = RestartedPrograms()
     try:
         manifest = await asyncio.to_thread(_read, resources, origin)
         if said := change_of(origin.setting.user, live.record.row.setting.user):
@@ -146,11 +147,14 @@ async def _offer(live: LiveSession, line: Sequence[Program], done: RestartedProg
         done.lost.append(_not_started(shown, "it was in the foreground, and cannot be typed again"))
         return
     unasked = again.may_run_unasked(line)
+    if unasked:
+        await prove(live.shell, is_new=True, must_answer=True)
     live.terminal.append(
         f"\r\n» {shown}: {'runs again' if unasked else 'Enter runs it again, ^C does not'}\r\n".encode()
     )
     live.terminal.typed.write(text.encode() + (b"\r" if unasked else b""))
     (done.respawned if unasked else done.offered).append(shown)
+    done.in_foreground = unasked
 
 
 async def _until(condition: Callable[[], bool], wait_s: float) -> bool:

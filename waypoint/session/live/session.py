@@ -7,6 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,14 +74,16 @@ class Figures(NamedTuple):
     why: str
 
 
-class RestartedPrograms(NamedTuple):
+@dataclass
+class RestartedPrograms:
     """The programs of a capture: `respawned`, started again; `offered`, typed on the shell's line; `lost`, each with
-    the reason.
+    the reason. `in_foreground`: whether the shell runs one of them in the foreground, so that it answers no request.
     """
 
-    respawned: list[str]
-    offered: list[str]
-    lost: list[Degradation]
+    respawned: list[str] = field(default_factory=list)
+    offered: list[str] = field(default_factory=list)
+    lost: list[Degradation] = field(default_factory=list)
+    in_foreground: bool = False
 
 
 class LiveSession:
