@@ -16,6 +16,7 @@ from pathlib import Path
 
 LONG_S = 1_000_000
 FAILED_S = 20  # a signal that has not arrived by then is lost
+WRITTEN = 200_000  # more than fits into a pipe
 SENT = 5  # signals to the listener
 LOG = Path("/root/waiter.log")
 ASK = Path("/root/waiter.ask")
@@ -25,6 +26,7 @@ FUTEX_WAIT, FUTEX_WAIT_BITSET = 0, 9
 libc = ctypes.CDLL(None, use_errno=True)
 semaphore = libc.semget(0, 1, 0o600)
 pipe_read, pipe_write = os.pipe()
+full_read, full_write = os.pipe()
 results: dict[str, int] = {}
 threads: dict[str, int] = {}
 
@@ -73,6 +75,10 @@ def sigtimedwait() -> int:
     return call(SIGTIMEDWAIT, ctypes.create_string_buffer(struct.pack("Q", 1 << (signal.SIGUSR2 - 1))), None, None, 8)
 
 
+def write() -> int:
+    return os.write(full_write, bytes(range(200)) * (WRITTEN // 200))
+
+
 def relative_poll() -> int:
     return call(POLL, None, 0, LONG_S)
 
@@ -81,7 +87,7 @@ def relative_futex() -> int:
     return call(FUTEX, ctypes.create_string_buffer(8), FUTEX_WAIT, 0, seconds(LONG_S), None, 0)
 
 
-ENDED = (poll, epoll, semop, sigtimedwait)
+ENDED = (poll, epoll, semop, sigtimedwait, write)
 ENDLESS = (sleep_as_libc, nanosleep, absolute_futex)
 RELATIVE = (relative_poll, relative_futex)  # exact in the running session only
 
@@ -130,6 +136,11 @@ while not ASK.exists():
 os.write(pipe_write, b"x")
 libc.semop(semaphore, struct.pack("HhH", 0, 1, 0), 1)
 os.kill(os.getpid(), signal.SIGUSR2)
+content = b""
+while len(content) < results.get("write", WRITTEN):
+    content += os.read(full_read, WRITTEN)
+if content != bytes(range(200)) * (WRITTEN // 200):
+    results["write"] = -len(content)
 while not all(function.__name__ in results for function in ENDED):
     time.sleep(0.01)
 is_notified = os.waitpid(victim, os.WNOHANG | os.WUNTRACED) != (0, 0)

@@ -17,6 +17,7 @@ epoll 1
 poll 1
 semop 0
 sigtimedwait 12
+write 200000
 signals: [1, 10, 18, 34, 34] 15
 """
 INTERRUPTED = -4

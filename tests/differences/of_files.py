@@ -9,8 +9,10 @@ import pty
 import signal
 import socket
 import struct
+import sys
 import tempfile
 import termios
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,28 @@ def unread_pipe() -> Generator[None, None, Any]:
     os.close(writer)
     yield
     return len(os.read(reader, 1 << 17)), os.read(reader, 1)
+
+
+@kept
+def blocked_write() -> Generator[None, None, Any]:
+    """A write of more than fits into its pipe."""
+    content, (reader, writer) = bytes(range(200)) * 1000, os.pipe()
+    results: list[int] = []
+
+    def write() -> None:
+        results.append(os.write(writer, content))
+        os.close(writer)
+
+    threading.Thread(target=write, daemon=True).start()
+    while unread(reader) < fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ):
+        PAUSE.wait(0.001)
+    yield
+    with open(reader, "rb") as file:
+        return file.read() == content, results
+
+
+def unread(reader: int) -> int:
+    return int.from_bytes(fcntl.ioctl(reader, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @kept

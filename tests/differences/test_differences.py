@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "own-criu")]
 
 OFTEN = (
     "affinity",
+    "blocked_write",
     "core_dump_filter",
     "inherited_lock",
     "io_class",

@@ -38,6 +38,7 @@ MAY_FOLLOW = {
         "/fd/",
     ): "the folder that the process has open, O_PATH: no path is followed",
     ("waypoint/linux/tasks/procfs.py", "/fd/"): "only looked at; no path is followed",
+    ("waypoint/linux/tasks/pipes.py", "/fd/"): "an unnamed pipe of a frozen process: no path is followed",
     ("waypoint/linux/tasks/lock_holder.py", "/fd/"): "of a process like the daemon; only looked at",
     ("waypoint/linux/calls/sealed.py", "/fd/"): "this process's own",
 }

@@ -36,8 +36,8 @@ def freeze_for_dump(cgroup: str) -> float:
 
     Freezes and thaws the group several times if needed. Returns the time.monotonic() at which the last freezing began.
     Raises, with the group thawed, CannotCapture if a task is traced or has a Landlock domain, or if the terminal has no
-    foreground group for WAIT_S; Failed if a task is in vfork for WAIT_S; OSError. Reads one file of /proc for each
-    thread and session leader.
+    foreground group for WAIT_S; Failed if a task is in vfork for WAIT_S; OSError. Reads two files of /proc for each
+    thread, and one for each session leader.
     """
     with _opened_table(cgroup) as table:
         deadline = time.monotonic() + WAIT_S
@@ -50,7 +50,7 @@ def freeze_for_dump(cgroup: str) -> float:
             is_awaited = table is not None and began < accept_deadline and any(sockets.unread(table, ("tcp",)))
             if refusal is None and not is_awaited:
                 try:
-                    if landlock.check(cgroup, states):
+                    if landlock.check(cgroup, states) | calls.finish_writes(states):
                         settled_states(cgroup)
                 except BaseException:
                     _thaw(cgroup)

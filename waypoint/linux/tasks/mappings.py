@@ -5,9 +5,11 @@ The caller must be allowed to trace the process. Every function raises OSError i
 
 import os
 import resource
+import struct
 from typing import NamedTuple
 
 PAGE = resource.getpagesize()
+_ANONYMOUS = 0b100  # bits 63 to 61 of an entry of /proc/PID/pagemap: in memory, not swapped, not of a file
 
 
 class Mapping(NamedTuple):
@@ -47,3 +49,12 @@ def write(pid: int, start: int, content: bytes) -> None:
     """
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), content, start)
+
+
+def is_present(pid: int, start: int, size: int) -> bool:
+    """Whether all pages of this memory are private ones in memory, so that a read waits for nothing."""
+    first, last = start // PAGE, (start + size - 1) // PAGE
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
+        entries = os.pread(pagemap.fileno(), 8 * (last - first + 1), 8 * first)
+    found = struct.unpack(f"<{len(entries) // 8}Q", entries)
+    return len(found) == last - first + 1 and all(entry >> 61 == _ANONYMOUS for entry in found)

@@ -1,9 +1,11 @@
 """The facts about a task that decide whether CRIU can stop it (proc_pid_status(5))."""
 
-import errno
-import os
 import signal
 from typing import NamedTuple
+
+from waypoint.linux.tasks import procfs
+
+_MOST_BYTES = 1 << 20  # `status` names up to 65,536 groups
 
 
 class TaskState(NamedTuple):
@@ -28,27 +30,26 @@ class TaskState(NamedTuple):
 
 def task_state(tid: int) -> TaskState:
     """Return the state of the task `tid`, a process or any thread. Raises ProcessLookupError if the task has ended."""
-    path = f"/proc/{tid}/status"
-    try:
-        with open(path, "rb") as file:
-            text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
-        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), path) from None
-    fields = dict(line.split(b":\t", 1) for line in text.splitlines() if b":\t" in line)
-    numbers = (int(fields[name].split()[0]) for name in (b"TracerPid", b"NSpgid", b"NSsid", b"Tgid"))
+    text = b"\n" + procfs.raw(tid, "status", _MOST_BYTES)
+
+    def field(name: bytes) -> bytes:
+        start = text.index(b"\n%b:\t" % name) + len(name) + 3
+        return text[start : text.index(b"\n", start)]
+
+    numbers = (int(field(name).split()[0]) for name in (b"TracerPid", b"NSpgid", b"NSsid", b"Tgid"))
     tracer, group, session, process = numbers
-    pending = int(fields[b"SigPnd"], 16) | int(fields[b"ShdPnd"], 16)
+    pending = int(field(b"SigPnd"), 16) | int(field(b"ShdPnd"), 16)
     return TaskState(
-        name=fields[b"Name"].decode(errors="backslashreplace"),
-        state=fields[b"State"][:1].decode("ascii"),
+        name=field(b"Name").decode(errors="backslashreplace"),
+        state=field(b"State")[:1].decode("ascii"),
         tracer=tracer,
         group=group,
         session=session,
-        ignored=int(fields[b"SigIgn"], 16),
+        ignored=int(field(b"SigIgn"), 16),
         process=process,
         has_trap=bool(pending >> (signal.SIGTRAP - 1) & 1),
-        is_leader_outside=fields[b"NSsid"].split()[-1] == b"0",
-        no_new_privs=fields[b"NoNewPrivs"] == b"1",
+        is_leader_outside=field(b"NSsid").split()[-1] == b"0",
+        no_new_privs=field(b"NoNewPrivs") == b"1",
     )
 
 
@@ -56,6 +57,5 @@ def system_call(tid: int) -> list[int]:
     """Return the number of the system call in which the task sleeps, and its six arguments; [-1] if there is none.
     Raises OSError if the task has ended.
     """
-    with open(f"/proc/{tid}/syscall") as file:
-        number, *rest = file.read().split()
-    return [int(number), *(int(word, 16) for word in rest[:6])] if number not in ("running", "-1") else [-1]
+    number, *rest = procfs.raw(tid, "syscall", _MOST_BYTES).split()
+    return [int(number), *(int(word, 16) for word in rest[:6])] if number not in (b"running", b"-1") else [-1]
