@@ -131,7 +131,8 @@ def test_a_program_that_only_shows_something_runs_again_in_the_foreground(
     home: Home, person: Person, seat: Callable[..., Seat]
 ) -> None:
     with session(home, person.name) as branch:
-        inside(home, branch, "echo shown >/tmp/shown; sleep 776 & kill -STOP $!")
+        started = "until read -r name </proc/$!/comm && [ $name = sleep ]; do :; done"
+        inside(home, branch, f"echo shown >/tmp/shown; sleep 776 & {started}; kill -STOP $!")
         taken = seat()
         taken.type(f"waypoint attach {branch}\r".encode()).prompt()
         taken.type(b"tail -f /tmp/shown\r").see(b"\rshown\r\n")

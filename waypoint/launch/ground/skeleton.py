@@ -222,7 +222,8 @@ def _hide(place: Path, inside: str, home: Path) -> None:
         folder.mkdir(exist_ok=True)
         _make_alike(folder, origin.stat())
     if not abilities.own().owners:
-        make_whiteout(folder / last)
+        if not os.path.lexists(folder / last):  # else it is the empty copy of it in a split folder (frame.py)
+            make_whiteout(folder / last)
         return
     (folder / last).mkdir(exist_ok=True)
     _make_alike(folder / last, home.stat())
