@@ -223,8 +223,8 @@ def _standbys(ground: Ground, sizes: Sizes) -> Iterator[Figure]:
             return Figure(what, "ms", lambda: _ms(act), ground.raw_restore_ms, RESTORED, aim, before)
 
         yield figure("fork from a standby, API", fork, 8, clear)
-        yield figure("fork from a standby, exec answered, API", fork_and_ask, 16, clear)
-        yield figure("restore in place from a standby", restore, 30, await_standby)
+        yield figure("fork from a standby, exec answered, API", fork_and_ask, 8, clear)
+        yield figure("restore in place from a standby", restore, 5, await_standby)
 
 
 def _memory(ground: Ground, sizes: Sizes) -> Iterator[Figure]:

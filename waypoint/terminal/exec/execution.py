@@ -165,8 +165,17 @@ class Execution:
         `record.stop` is set.
         """
         mark = self._talk.heard("E", "X")
-        ends = (self.record.stop, mark.start if mark is not None else None, self._desk.terminal.settled)
+        reported = mark.start if mark is not None else None
+        ends = (self.record.stop, reported, self._next_prompt(), self._desk.terminal.settled)
         return min(end for end in ends if end is not None)
+
+    def _next_prompt(self) -> int | None:
+        """The position in the ring at which a shell that has replaced the lost one begins to draw its prompt."""
+        record = self.record
+        if not record.lost_shell or record.start is None:
+            return None
+        prompts = (one for one in self._desk.terminal.marks(record.start) if one.kind == "P")
+        return next((one.start for one in prompts if one.fields[:1] != (str(record.lost_shell),)), None)
 
     def _let_start(self) -> None:
         """While the shell waits after the mark S: record where the output begins, change the terminal's modes, and let
@@ -442,12 +451,7 @@ class Execution:
         lost_shell.clean_terminal(desk)
         desk.terminal.raw_command = ()
         await lost_shell.wait_read(desk)
-        mark, start = self._talk.heard("E", "X"), record.start or 0
-        ends = [desk.terminal.settled if mark is None else mark.start]
-        if record.start is not None:  # on a busy machine, the new shell may already have drawn its prompt
-            prompts = (one for one in desk.terminal.marks(start) if one.kind == "P")
-            ends += [one.start for one in prompts if one.fields[:1] != (str(shell.inner_pid),)]
-        record.stop = max(min(ends), start)
+        record.stop = max(self.output_limit, record.start or 0)
 
     async def _wait_replaced(self) -> None:
         """Wait until the new shell is at its prompt. If the daemon before has not killed the lost shell, do that."""
